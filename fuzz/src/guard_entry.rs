@@ -1,7 +1,7 @@
 //! Fuzzes the guard with any bytes as an entry of the registry.
 //!
-//! The guard must not panic, and must give the same verdict twice. `validate_entry` must return the
-//! first error of `check_entry`. A contract must stay the same when it is written and read again.
+//! The guard must not panic, and must return the same verdict twice. `validate_entry` must return the first
+//! error of `check_entry`. A contract must stay the same when it is written and read again.
 
 use std::sync::LazyLock;
 

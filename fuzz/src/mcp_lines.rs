@@ -1,4 +1,4 @@
-//! Fuzzes standard input of the MCP door: no panic, and reading comes to an end.
+//! Fuzzes standard input of the MCP door: no panic, and reading ends.
 
 /// Runs the target on any bytes.
 pub fn run(bytes: &[u8]) {

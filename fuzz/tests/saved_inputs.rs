@@ -4,7 +4,7 @@ use std::path::Path;
 
 use toolbooth_fuzz::TARGETS;
 
-/// The names in a folder, sorted.
+/// Returns the names in a folder, sorted.
 fn names(folder: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let mut names: Vec<String> =

@@ -1,8 +1,7 @@
-//! Measures the cost of containment.
+//! Measures the cost of sandboxing.
 //!
-//! Runs `/bin/true` bare, below the launcher, contained, and contained with a network, in turns,
-//! for a small gateway and for one of 1 GiB. Compares bytes per second through the relay with a
-//! direct connection.
+//! Runs `/bin/true` bare, below the launcher, sandboxed, and sandboxed with a network, in turns, for a small
+//! gateway and for one of 1 GiB. Compares bytes per second through the relay with a direct connection.
 //!
 //! The launcher is the release binary: run `cargo build --release` first.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
@@ -28,7 +27,7 @@ fn median(mut times: Vec<Duration>) -> f64 {
 const TRANSFER_BYTES: usize = 512 << 20;
 const TRANSFERS: usize = 7;
 
-/// Receives all bytes, then prints their number and the seconds that it took.
+/// Receives all bytes, then prints their number and the seconds that the transfer took.
 const RECEIVER: &str = "import socket, sys, time
 buffer = bytearray(1 << 18)
 stream = socket.create_connection(('127.0.0.1', int(sys.argv[1])))
@@ -37,7 +36,7 @@ while n := stream.recv_into(buffer): count += n
 print(count, time.monotonic() - began)
 ";
 
-/// A server that sends the bytes of one transfer to every client.
+/// Starts a server that sends the bytes of one transfer to every client.
 fn sender() -> u16 {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -53,7 +52,7 @@ fn sender() -> u16 {
     port
 }
 
-/// Median bytes per second, direct and through the relay, measured in turns.
+/// Returns median bytes per second, direct and through the relay, measured in turns.
 async fn transfers(launcher: &Launcher) -> (f64, f64) {
     let port = sender();
     let argv = ["/usr/bin/python3", "-c", RECEIVER, &port.to_string()];

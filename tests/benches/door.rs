@@ -52,7 +52,7 @@ impl Caller {
         }
     }
 
-    /// Median and 99th percentile, in milliseconds.
+    /// Returns the median and the 99th percentile, in milliseconds.
     fn measure(&mut self) -> (f64, f64) {
         let mut times: Vec<Duration> = (0..CALLS).map(|_| self.call()).collect();
         times.sort();
@@ -151,7 +151,7 @@ fn bodies() {
     let mut held = Vec::new();
     for _ in 0..200 {
         let mut stream = TcpStream::connect(&gateway.address).unwrap();
-        // The gateway may close the connection before it has read a refused body.
+        // The gateway can close the connection before it has read a refused body.
         let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(&half));
         held.push(stream);
     }

@@ -186,7 +186,7 @@ async fn bare(ledger: &dyn Ledger, clock: &SystemClock, ids: &SystemIds) -> [Dur
 
 struct Measured {
     per_second: f64,
-    /// The time of a commit for the bare writer, of a call for the path.
+    /// The time of a commit for the bare writer, or of a call for the path.
     p50: Duration,
     p99: Duration,
 }
@@ -270,7 +270,7 @@ async fn compare(name: &str, ledger: Arc<dyn Ledger>) {
     );
 }
 
-/// The median of `fdatasync` on the disk that the stores are on.
+/// Returns the median of `fdatasync` on the disk of the stores.
 fn sync_median(folder: &Path) -> Duration {
     let mut file = std::fs::File::create(folder.join("sync")).expect("a file");
     let mut all: Vec<Duration> = (0..500)
@@ -387,7 +387,7 @@ async fn verification() {
     );
 }
 
-/// Calls in the store that is queried.
+/// The number of calls in the queried store.
 const CALLS: u64 = 1_000_000;
 
 /// Fills a store with calls of the last thirty days, each with two events, an agent log and a

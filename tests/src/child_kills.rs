@@ -131,7 +131,7 @@ fn target(place: &Place, port: u16) -> Running {
     child
 }
 
-/// Every process below `root`.
+/// Returns every process below `root`.
 fn descendants(root: u32) -> Vec<u32> {
     let mut children: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
     for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
@@ -164,7 +164,7 @@ fn load(address: &str, seed: u64, stop: &Arc<AtomicBool>) -> Vec<std::thread::Jo
                 while !stop.load(Ordering::Relaxed) {
                     let kind = KINDS[chance.below(3) as usize];
                     let mode = MODES[chance.below(2) as usize];
-                    // A few keys at a time, so that a key that became free is taken at once.
+                    // A few keys are used at a time, so that a released key is claimed at once.
                     let key = format!("key-{}-{}", calls / 8, chance.below(4));
                     let mut context = json!({});
                     if mode == "on-key" {
@@ -216,7 +216,7 @@ pub fn children(kills: u64, seed: u64) {
         };
         assert!(*victim != own && *victim != pid);
         let kill = Command::new("kill").args(["-KILL", &victim.to_string()]).output();
-        // A process that has ended meanwhile does not count.
+        // A process that has already ended does not count.
         killed += u64::from(kill.expect("kill starts").status.success());
     }
     stop.store(true, Ordering::Relaxed);

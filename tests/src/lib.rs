@@ -16,7 +16,7 @@ pub mod stage;
 pub mod torture;
 pub mod waiting;
 
-/// The folder of the repository.
+/// Returns the folder of the repository.
 pub fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .parent()
@@ -24,12 +24,12 @@ pub fn repository() -> PathBuf {
         .to_owned()
 }
 
-/// The folder that the build writes to.
+/// Returns the folder that the build writes to.
 pub fn target() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| repository().join("target"), PathBuf::from)
 }
 
-/// The binary, which `cargo xtask test` builds first.
+/// Returns the binary, which `cargo xtask test` builds first.
 pub fn binary() -> PathBuf {
     let path = std::env::var_os("TOOLBOOTH_BIN")
         .map_or_else(|| target().join("debug/toolbooth"), PathBuf::from);
@@ -37,7 +37,7 @@ pub fn binary() -> PathBuf {
     path
 }
 
-/// The path of a file of the test set-up. If it is missing, prints a notice and returns `None`;
+/// Returns the path of a file of the test set-up. If it is missing, prints a notice and returns `None`;
 /// panics in CI.
 pub fn set_up(name: &str) -> Option<PathBuf> {
     let path = target().join("test-env").join(name);
@@ -48,10 +48,10 @@ pub fn set_up(name: &str) -> Option<PathBuf> {
     None
 }
 
-/// Reports that a test leaves something out, because this machine lacks `what`.
+/// Reports that a test skips a part, because this machine lacks `what`.
 ///
 /// # Panics
-/// In CI, whose machine has everything.
+/// In CI, where machines lack nothing.
 pub fn skip(what: &str) {
     assert!(std::env::var_os("CI").is_none(), "CI must not skip anything: {what}");
     println!("SKIPPED: {what}");
@@ -63,20 +63,20 @@ pub fn is_root() -> bool {
     std::fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0)
 }
 
-/// The search path of programs, with the system's folders first: where `python3` is a shim, each of
+/// Returns the search path of programs, with the system's folders first. Where `python3` is a shim, each of
 /// its starts takes a tenth of a second.
 pub fn search_path() -> String {
     let own = std::env::var("PATH").unwrap_or_default();
     if Path::new("/usr/bin/python3").is_file() { format!("/usr/bin:/bin:{own}") } else { own }
 }
 
-/// A runtime of handlers that may write to their own folder, as those of these tests do.
+/// A runtime of handlers that can write to their own folder, as the handlers of these tests do.
 pub const WRITING_HANDLERS: &str = "[runtimes.own]\nkind = \"handlers\"\ndir = \"handlers\"\nsandbox = { base = \"default\", fs = { write = [\".\"] } }\n";
 
-/// The variable that names where the binary keeps which configurations are trusted.
+/// The variable with the folder in which the binary stores trusted configurations.
 pub const STATE: &str = "XDG_STATE_HOME";
 
-/// Trusts a configuration, as somebody does who has read it, in a state folder of the test's own.
+/// Trusts a configuration like a user who has read it, in a state folder of the test.
 pub fn trust(configuration: &Path, state: &Path, env: &[(String, String)]) -> Output {
     let mut command = Command::new(binary());
     command.args(["trust", "--yes"]).arg(configuration);
@@ -84,13 +84,13 @@ pub fn trust(configuration: &Path, state: &Path, env: &[(String, String)]) -> Ou
     waiting::output_of(&mut command, b"")
 }
 
-/// A folder with a configuration, a registry, handlers and scripts. What tests write into it is
-/// trusted before a command uses it.
+/// A folder with a configuration, a registry, handlers and scripts. The content that tests write is trusted
+/// before a command uses it.
 pub struct Place {
     folder: tempfile::TempDir,
     state: tempfile::TempDir,
     env: Vec<(String, String)>,
-    /// The configuration that is trusted, as it was then.
+    /// The configuration in its trusted state.
     trusted: Mutex<Option<[Vec<u8>; 2]>>,
     is_foreign: bool,
 }
@@ -102,18 +102,18 @@ impl Place {
         Self { folder, state, env: Vec::new(), trusted: Mutex::new(None), is_foreign: false }
     }
 
-    /// A folder from elsewhere: nobody trusts what is in it.
+    /// Creates a folder with an untrusted configuration.
     pub fn foreign() -> Self {
         Self { is_foreign: true, ..Self::new() }
     }
 
-    /// Where the binary keeps that the configuration is trusted as it is now.
+    /// Trusts the current configuration, and returns the folder in which the binary stores that.
     pub fn state(&self) -> &Path {
         self.trust();
         self.state.path()
     }
 
-    /// Trusts the configuration as it is now.
+    /// Trusts the current configuration.
     fn trust(&self) {
         if self.is_foreign {
             return;
@@ -125,7 +125,7 @@ impl Place {
         if is_empty || trusted.as_ref() == Some(&now) {
             return;
         }
-        // One that cannot be read is refused by the command that uses it.
+        // An unreadable configuration is rejected by the command that uses it.
         trust(self.path(), self.state.path(), &self.env);
         *trusted = Some(now);
     }
@@ -146,7 +146,7 @@ impl Place {
         self
     }
 
-    /// The environment of a client that starts the gateway.
+    /// Returns the environment of a client that starts the gateway.
     pub fn environment(&self) -> Value {
         let mut all = serde_json::Map::from_iter([("PATH".to_owned(), json!(search_path()))]);
         if let Ok(home) = std::env::var("HOME") {
@@ -185,7 +185,7 @@ impl Place {
         (value, output.status.code().unwrap_or(-1))
     }
 
-    /// The records of one call: its terminal event, its agent log and its receipt.
+    /// Returns the records of one call: its terminal event, its agent log and its receipt.
     pub fn records(&self, call_id: &str) -> Records {
         let of = |arguments: &[&str], list: &str| -> Vec<Value> {
             let (value, exit) = self.json(arguments);
@@ -289,7 +289,7 @@ impl Gateway {
         format!("http://{}/mcp", self.address)
     }
 
-    /// The id of its process.
+    /// Returns its process id.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
@@ -331,7 +331,7 @@ impl Drop for Gateway {
     }
 }
 
-/// Sends one request over a connection of its own; `None` if the connection breaks.
+/// Sends one request over a new connection; `None` if the connection breaks.
 pub fn request(
     address: &str,
     method: &str,

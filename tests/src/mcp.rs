@@ -21,17 +21,17 @@ pub const BATCHES: &str = "2025-03-26";
 pub const JSON: (&str, &str) = ("Content-Type", "application/json");
 pub const ACCEPT: (&str, &str) = ("Accept", "application/json, text/event-stream");
 
-/// A JSON-RPC request with these parameters.
+/// Returns a JSON-RPC request with these parameters.
 pub fn request(id: impl Into<Value>, method: &str, params: Value) -> Value {
     json!({ "jsonrpc": "2.0", "id": id.into(), "method": method, "params": params })
 }
 
-/// A notification.
+/// Returns a notification.
 pub fn notification(method: &str, params: Value) -> Value {
     json!({ "jsonrpc": "2.0", "method": method, "params": params })
 }
 
-/// A request of the modern era.
+/// Returns a request of the modern era.
 pub fn modern(id: impl Into<Value>, method: &str, mut params: Value) -> Value {
     for (name, value) in [
         ("protocolVersion", json!(MODERN)),
@@ -43,7 +43,7 @@ pub fn modern(id: impl Into<Value>, method: &str, mut params: Value) -> Value {
     request(id, method, params)
 }
 
-/// The headers that a request of the modern era has, from its body.
+/// Returns the headers of a request of the modern era, from its body.
 pub fn modern_headers(message: &Value) -> Vec<(String, String)> {
     let own = |name: &str, value: &Value| Some((name.to_owned(), value.as_str()?.to_owned()));
     let params = &message["params"];
@@ -65,7 +65,7 @@ pub fn initialize(id: impl Into<Value>, version: &str) -> Value {
     request(id, "initialize", params)
 }
 
-/// An answer over HTTP, read incrementally.
+/// A response over HTTP, read incrementally.
 pub struct Answer {
     pub status: u16,
     /// The lines of the head, names in lower case.
@@ -74,7 +74,7 @@ pub struct Answer {
 }
 
 enum Framing {
-    /// Bytes left of the whole body.
+    /// The remaining bytes of the whole body.
     Length(usize),
     Chunk(usize),
     UntilEnd,
@@ -152,7 +152,7 @@ impl Answer {
         self.header("content-type") == Some("text/event-stream")
     }
 
-    /// The rest of the body.
+    /// Returns the rest of the body.
     pub fn bytes(mut self) -> Vec<u8> {
         let mut bytes = Vec::new();
         self.body.read_to_end(&mut bytes).expect("a body");
@@ -166,14 +166,14 @@ impl Answer {
         serde_json::from_slice(&bytes).unwrap_or_else(|_| panic!("{status} is no JSON: {text}"))
     }
 
-    /// The next line of a stream; `None` at its end.
+    /// Returns the next line of a stream; `None` at its end.
     pub fn line(&mut self) -> Option<String> {
         let mut line = String::new();
         let read = self.body.read_line(&mut line).expect("a line of the stream");
         (read > 0).then(|| line.trim_end_matches(['\r', '\n']).to_owned())
     }
 
-    /// The next message of a stream; `None` at its end.
+    /// Returns the next message of a stream; `None` at its end.
     pub fn event(&mut self) -> Option<Value> {
         loop {
             let line = self.line()?;
@@ -183,7 +183,7 @@ impl Answer {
         }
     }
 
-    /// Ends the connection; returns its own address.
+    /// Closes the connection; returns its own address.
     pub fn hang_up(self) -> SocketAddr {
         let stream = self.body.get_ref().stream.get_ref();
         let own = stream.local_addr().expect("an address");
@@ -192,16 +192,16 @@ impl Answer {
     }
 }
 
-/// A request that was sent; the head of its answer is not read yet.
+/// A request that was sent; the head of its response is not read yet.
 pub struct Sent(TcpStream);
 
 impl Sent {
-    /// Waits for the head of the answer.
+    /// Waits for the head of the response.
     pub fn answer(self) -> Answer {
         Answer::read(self.0)
     }
 
-    /// Ends the connection; returns its own address.
+    /// Closes the connection; returns its own address.
     pub fn hang_up(self) -> SocketAddr {
         let own = self.0.local_addr().expect("an address");
         drop(self.0);
@@ -209,12 +209,12 @@ impl Sent {
     }
 }
 
-/// Sends one request over a connection of its own.
+/// Sends one request over a new connection.
 pub fn send(address: &str, method: &str, headers: &[(&str, &str)], body: &[u8]) -> Sent {
     send_at(address, "/mcp", method, headers, body)
 }
 
-/// Sends one request to a path over a connection of its own.
+/// Sends one request to a path over a new connection.
 pub fn send_at(
     address: &str,
     path: &str,
@@ -232,19 +232,19 @@ pub fn send_at(
     }
     head.push_str("\r\n");
     stream.write_all(head.as_bytes()).expect("sends");
-    // The gateway may refuse a request by its head before the whole body is sent.
+    // The gateway can refuse a request by its head before the whole body is sent.
     let _ = stream.write_all(body);
     Sent(stream)
 }
 
-/// Posts a body with the headers that every client sends, and more.
+/// Posts a body with the headers that every client sends, and further ones.
 pub fn post(address: &str, headers: &[(&str, &str)], body: &[u8]) -> Sent {
     let all: Vec<(&str, &str)> =
         [JSON, ACCEPT].into_iter().chain(headers.iter().copied()).collect();
     send(address, "POST", &all, body)
 }
 
-/// Posts a message of the modern era with the headers that belong to it.
+/// Posts a message of the modern era with its headers.
 pub fn post_modern(address: &str, message: &Value) -> Sent {
     let headers = modern_headers(message);
     let headers: Vec<(&str, &str)> =
@@ -301,13 +301,13 @@ impl Session {
         send(&self.address, "DELETE", &self.headers(), b"").answer()
     }
 
-    /// The status of a ping: 200 if the session exists.
+    /// Returns the status of a ping: 200 if the session exists.
     pub fn ping(&self) -> u16 {
         self.post(&request("ping", "ping", json!({}))).answer().status
     }
 }
 
-/// `toolbooth stdio`, and its client's end of the pipes; killed when it is dropped.
+/// `toolbooth stdio`, with the client's ends of the pipes; killed when it is dropped.
 pub struct Pipe {
     child: Child,
     input: Option<ChildStdin>,
@@ -361,7 +361,7 @@ impl Pipe {
         pipe
     }
 
-    /// Writes bytes as they are, without adding a line end.
+    /// Writes bytes unchanged, without adding a line end.
     pub fn write(&mut self, bytes: &[u8]) {
         let input = self.input.as_mut().expect("the input is open");
         if let Err(error) = input.write_all(bytes).and_then(|()| input.flush()) {
@@ -374,7 +374,7 @@ impl Pipe {
         self.write(format!("{message}\n").as_bytes());
     }
 
-    /// The next message; `None` at the end of the output.
+    /// Returns the next message; `None` at the end of the output.
     pub fn message(&mut self) -> Option<Value> {
         if !self.early.is_empty() {
             return Some(self.early.remove(0));
@@ -401,7 +401,7 @@ impl Pipe {
         }
     }
 
-    /// The next message that fits; others are kept.
+    /// Returns the next message that matches; others are stored.
     pub fn find(&mut self, fits: impl Fn(&Value) -> bool) -> Value {
         if let Some(at) = self.early.iter().position(&fits) {
             return self.early.remove(at);
@@ -415,19 +415,19 @@ impl Pipe {
         }
     }
 
-    /// The answer to a request; other messages are kept.
+    /// Returns the response to a request; other messages are stored.
     pub fn answer(&mut self, id: impl Into<Value>) -> Value {
         let id = id.into();
         self.find(|message| message.get("method").is_none() && message["id"] == id)
     }
 
-    /// Ends the input.
+    /// Closes the input.
     pub fn end_input(&mut self) {
         self.input = None;
     }
 
-    /// Ends the input and waits for the end. Returns the unread messages, the exit code, and
-    /// standard error.
+    /// Closes the input and waits for the exit. Returns the unread messages, the exit code, and standard
+    /// error.
     pub fn finish(mut self) -> (Vec<Value>, Option<i32>, String) {
         self.end_input();
         let mut rest = Vec::new();
@@ -455,7 +455,7 @@ pub enum Peer {
     LegacyPipe(Pipe),
 }
 
-/// A request of a [`Peer`] that waits for its answer.
+/// A request of a [`Peer`] that waits for its response.
 pub struct Pending {
     id: Value,
     token: Value,
@@ -464,7 +464,7 @@ pub struct Pending {
 }
 
 impl Peer {
-    /// One of each kind.
+    /// Returns one peer of each kind.
     pub fn all(place: &Place, gateway: &Gateway) -> Vec<Self> {
         let mut all = Self::over_http(gateway);
         all.extend(Self::over_pipes(place));
@@ -479,7 +479,7 @@ impl Peer {
         vec![Self::ModernPipe(Pipe::start(place)), Self::LegacyPipe(Pipe::session(place, LEGACY))]
     }
 
-    /// Its name in messages of tests.
+    /// Returns its name for messages of tests.
     pub fn name(&self) -> &'static str {
         match self {
             Self::ModernHttp(_) => "modern over HTTP",
@@ -513,7 +513,7 @@ impl Peer {
         Pending { id, token, http, answer: None }
     }
 
-    /// The next message of a request: a notification, or its answer.
+    /// Returns the next message of a request: a notification, or its response.
     pub fn next(&mut self, pending: &mut Pending) -> Value {
         if let Some(sent) = pending.http.take() {
             pending.answer = Some(sent.answer());
@@ -533,7 +533,7 @@ impl Peer {
         }
     }
 
-    /// Waits for the answer; notifications before it are dropped.
+    /// Waits for the response; notifications before it are dropped.
     pub fn finish(&mut self, mut pending: Pending) -> Value {
         loop {
             let message = self.next(&mut pending);
@@ -553,7 +553,7 @@ impl Peer {
         self.ask(id, "tools/call", json!({ "name": tool, "arguments": arguments }))
     }
 
-    /// Cancels a request in the way of its era and transport.
+    /// Cancels a request with the method of its era and transport.
     pub fn cancel(&mut self, pending: Pending) {
         let note = notification("notifications/cancelled", json!({ "requestId": pending.id }));
         match self {

@@ -15,7 +15,7 @@ pub struct Postgres {
     databases: AtomicUsize,
 }
 
-/// The folder with the server's programs, if they are installed.
+/// Returns the folder with the server's programs, if they are installed.
 fn programs() -> Option<PathBuf> {
     let mut found: Vec<PathBuf> = std::fs::read_dir("/usr/lib/postgresql")
         .ok()?
@@ -27,7 +27,8 @@ fn programs() -> Option<PathBuf> {
     found.pop()
 }
 
-/// PostgreSQL refuses to run as root; the program runs as the user `postgres` then.
+/// Returns the command of a program. As root it uses the user `postgres`, because PostgreSQL refuses to run
+/// as root.
 fn as_user(program: &Path) -> Command {
     if !is_root() {
         let mut command = Command::new("setpriv");
@@ -104,12 +105,12 @@ impl Postgres {
         }
     }
 
-    /// The server's log.
+    /// Returns the server's log.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
     }
 
-    /// Ends the server at once, as a crash would.
+    /// Ends the server immediately, like a crash.
     pub fn stop(&mut self) {
         if let Some(mut child) = self.child.take() {
             let _ = Command::new("kill").args(["-QUIT", &child.id().to_string()]).status();
@@ -132,7 +133,7 @@ impl Postgres {
         output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
     }
 
-    /// The output of a statement; panics if it fails.
+    /// Returns the output of a statement; panics if it fails.
     pub fn sql(&self, database: &str, sql: &str) -> String {
         self.psql(database, sql).unwrap_or_else(|| panic!("{sql}: {}", self.log()))
     }
@@ -144,7 +145,7 @@ impl Postgres {
         name
     }
 
-    /// The URL of a database.
+    /// Returns the URL of a database.
     pub fn url(&self, database: &str) -> String {
         format!("postgres://toolbooth@127.0.0.1:{}/{database}?sslmode=disable", self.port)
     }

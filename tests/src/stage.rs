@@ -1,4 +1,4 @@
-//! Runs an MCP server whose tools wait for the test, so that tests need no clock.
+//! Runs an MCP server with tools that wait for the test, so that tests need no clock.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
@@ -7,23 +7,23 @@ use std::time::Duration;
 
 use crate::{Place, repository};
 
-/// The deadline of everything that a test waits for, so that a failed test ends.
+/// The deadline of every wait of a test, so that a failed test ends.
 pub const PATIENCE: Duration = crate::waiting::CEILING;
 
-/// The test's end of the server, which reports the calls that have begun.
+/// The test's control connection to the server, which reports the calls that have begun.
 pub struct Stage {
     port: u16,
     began: Receiver<Actor>,
 }
 
-/// One call that waits.
+/// One waiting call.
 pub struct Actor {
     pub key: String,
     lines: BufReader<TcpStream>,
 }
 
 impl Stage {
-    /// Begins to listen, and writes the server's script into `place`.
+    /// Starts to listen, and writes the server's script into `place`.
     pub fn new(place: &Place) -> Self {
         let server = repository().join("tests/clients/stage_server.py");
         place.write("stage_server.py", &std::fs::read_to_string(server).expect("the server"));
@@ -44,7 +44,7 @@ impl Stage {
         Self { port, began }
     }
 
-    /// The lines of the configuration that name the server, `stage`.
+    /// Returns the lines of the configuration that define the server, `stage`.
     pub fn settings(&self) -> String {
         format!(
             "[servers.stage]\ncommand = \"python3\"\nargs = [\"stage_server.py\", \"{}\"]\n\
@@ -60,12 +60,12 @@ impl Stage {
 }
 
 impl Actor {
-    /// Lets the call go on; has no effect if it was cancelled meanwhile.
+    /// Lets the call continue; has no effect if it was cancelled meanwhile.
     pub fn go(&mut self) {
         let _ = self.lines.get_mut().write_all(b"go\n");
     }
 
-    /// The next line from the tool; empty if the tool has ended.
+    /// Returns the next line from the tool; empty if the tool has ended.
     pub fn line(&mut self) -> String {
         let mut line = String::new();
         self.lines.read_line(&mut line).expect("the tool says something or goes");

@@ -1,8 +1,7 @@
 //! Injects faults and checks that the promises hold.
 //!
-//! The faults are killed gateways, failing and full disks, stopped servers, dropped answers and
-//! contending replicas. Each scenario is bounded and seeded, prints its results, and panics if a
-//! promise is broken.
+//! The faults are killed gateways, failing and full disks, stopped servers, dropped responses and contending
+//! replicas. Each scenario is bounded and seeded, prints its results, and panics if a promise is broken.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
@@ -77,7 +76,7 @@ fn registry() -> String {
     json!({ "version": "1.0.0", "tools": tools }).to_string()
 }
 
-/// A place with these tools and this configuration.
+/// Returns a place with these tools and this configuration.
 pub fn place(configuration: &str) -> Place {
     let place = Place::new();
     let configuration = format!("{configuration}\n{WRITING_HANDLERS}");
@@ -113,7 +112,7 @@ fn body(tool: &str, key: &str, call: &str, ms: u64) -> String {
     json!({ "toolId": tool, "args": { "key": key, "ms": ms }, "context": context }).to_string()
 }
 
-/// All events and receipts, as the command line prints them.
+/// All events and receipts in the output of the command line.
 struct Recorded {
     events: Vec<Value>,
     receipts: BTreeMap<String, Value>,
@@ -141,8 +140,8 @@ fn text(value: &Value, name: &str) -> String {
     value[name].as_str().unwrap_or_default().to_owned()
 }
 
-/// Checks the promises after any faults, and returns a summary. `answered` holds the successes that
-/// clients have seen: call and receipt.
+/// Checks the promises after any faults, and returns a summary. `answered` contains the successes that
+/// clients have received: call and receipt.
 fn promises(place: &Place, answered: &[(String, String)], nothing_runs: bool) -> String {
     place.assert_sound();
     let effects = effects(place);
@@ -202,7 +201,7 @@ fn promises(place: &Place, answered: &[(String, String)], nothing_runs: bool) ->
 
 type Answered = Arc<Mutex<Vec<(String, String)>>>;
 
-/// Starts clients that call until `stop` is set; their successes go to `answered`.
+/// Starts clients that call until `stop` is set; adds their successes to `answered`.
 fn load(
     address: &str,
     clients: u64,
@@ -219,7 +218,7 @@ fn load(
                 let mut calls = 0;
                 while !stop.load(Ordering::Relaxed) {
                     let (tool, _) = TOOLS[chance.below(3) as usize];
-                    // Half of the keys are shared by all rounds and clients, half are new.
+                    // Half of the keys are shared by all rounds and clients; half are new.
                     let key = match chance.below(2) {
                         0 => format!("shared-{}", chance.below(60 + seed * 4)),
                         _ => format!("{seed}-{client}-{calls}"),
@@ -277,7 +276,7 @@ pub fn kills(count: u64, seed: u64) {
     );
 }
 
-/// Whether `strace` is installed and may trace.
+/// Whether `strace` is installed and can trace.
 fn can_trace() -> bool {
     let traced = Command::new("strace")
         .args(["-f", "-o", "/dev/null", "-e", "trace=fsync", "true"])
@@ -329,7 +328,7 @@ pub fn io_errors(most: u64, step: u64) {
                 let done = effects(&place).iter().any(|(_, own, _)| *own == key);
                 assert!(!done, "a refused call had an effect ({inject})");
             }
-            // The disk works again: the repeated call succeeds or is in doubt, with at most one
+            // The disk works again. The repeated call succeeds or has an unknown outcome, with at most one
             // effect.
             let (again, _) = place.json(&["call", "pay.do", "--args", &args]);
             let code = text(&again["error"], "code");
@@ -392,8 +391,8 @@ fn pay(gateway: &Gateway, key: &str) -> (u16, Value) {
     gateway.post("/v1/calls", &body("pay.do", key, &format!("call-{key}"), 0))
 }
 
-/// Checks that every call is refused before it has an effect while the store is broken. Then checks
-/// that service resumes by itself.
+/// Checks that every call is refused before it has an effect while the store is broken. Then checks that
+/// service resumes without intervention.
 fn refused_and_resumed(
     what: &str,
     place: &Place,
@@ -500,7 +499,7 @@ pub fn server_outages() {
     println!("outages: {calls} calls: {found}");
 }
 
-/// How often each client of [`replicas`] calls while a key is in use.
+/// The number of calls that each client of [`replicas`] makes while a key is in use.
 const CALLS_PER_KEY: u64 = 2;
 
 /// Runs three replicas on one database with clients that contend for keys, until `keys` keys were
@@ -611,7 +610,7 @@ fn until_within(seconds: u64, what: &str, mut fits: impl FnMut() -> bool) {
     }
 }
 
-/// A proxy that forwards requests and, while `dropping` is set, drops the answers to calls.
+/// A proxy that forwards requests and, while `dropping` is set, drops the responses to calls.
 struct Dropper {
     address: String,
     dropping: Arc<AtomicBool>,
@@ -670,8 +669,8 @@ fn pass(
     Some(())
 }
 
-/// Loses the answer of a tool behind another gateway, after its effect. The outcome of a second
-/// call depends on the idempotency in the tool's contract.
+/// Loses the response of a tool behind another gateway, after its effect. The outcome of a second call
+/// depends on the idempotency in the tool's contract.
 pub fn dropped_answers() {
     println!("dropped answers: the response of an upstream call is lost");
     let behind = place("");
@@ -726,7 +725,7 @@ pub fn dropped_answers() {
                 assert_eq!(status, 200, "{second}");
                 assert_eq!(count, 2, "{tool} runs again");
             }
-            // The target recognizes the key of the call and returns its first answer.
+            // The target recognizes the key of the call and returns its first response.
             _ => {
                 assert_eq!(status, 200, "{second}");
                 assert_eq!(count, 1, "{tool} has had its one effect");

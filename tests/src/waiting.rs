@@ -1,18 +1,18 @@
-//! Waits for conditions and processes, up to one ceiling that names what was waited for.
+//! Waits for conditions and processes, with a time limit that names the condition.
 
 use std::io::Read;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// The longest wait of a test for one thing. A loaded machine does not come near it.
+/// The longest wait of a test for one condition. Waits on a loaded machine are far shorter.
 pub const CEILING: Duration = Duration::from_secs(120);
 
 const POLL: Duration = Duration::from_millis(20);
 
-/// Polls until `fits` holds.
+/// Polls until `fits` returns `true`.
 ///
 /// # Panics
-/// If it does not hold after [`CEILING`].
+/// If it is still `false` after [`CEILING`].
 pub fn until(what: &str, mut fits: impl FnMut() -> bool) {
     let began = Instant::now();
     while !fits() {
@@ -21,10 +21,10 @@ pub fn until(what: &str, mut fits: impl FnMut() -> bool) {
     }
 }
 
-/// Waits for the end of a process.
+/// Waits until a process exits.
 ///
 /// # Panics
-/// If it still runs after [`CEILING`]; it is killed then.
+/// If it still runs after [`CEILING`]; it is then killed.
 pub fn end_of(child: &mut Child, what: &str) -> ExitStatus {
     let began = Instant::now();
     let mut pause = Duration::from_millis(1);
@@ -42,10 +42,10 @@ pub fn end_of(child: &mut Child, what: &str) -> ExitStatus {
     }
 }
 
-/// Runs a command to its end, with `input` on its standard input.
+/// Runs a command until it exits, with `input` on its standard input.
 ///
 /// # Panics
-/// If it cannot be started, or still runs after [`CEILING`]; tells what it wrote to standard error.
+/// If it cannot be started, or still runs after [`CEILING`]; the message contains its standard error.
 pub fn output_of(command: &mut Command, input: &[u8]) -> Output {
     use std::io::Write;
     let what = format!("{command:?}");
@@ -58,7 +58,7 @@ pub fn output_of(command: &mut Command, input: &[u8]) -> Output {
     let mut stdin = child.stdin.take().expect("a pipe");
     let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
     std::thread::scope(|scope| {
-        // A program may end without reading its input.
+        // A program can exit without reading its input.
         scope.spawn(move || drop(stdin.write_all(input)));
         let stdout = scope.spawn(|| all_of(stdout));
         let stderr = scope.spawn(|| all_of(stderr));
@@ -97,7 +97,7 @@ impl Running {
         Self(command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}")))
     }
 
-    /// Kills it and waits for its end.
+    /// Kills it and waits until it exits.
     pub fn kill(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();

@@ -1,4 +1,4 @@
-//! Tests every command as a new user would use it, and the output formats for scripts.
+//! Tests every command like a new user, and the output formats for scripts.
 //!
 //! Path: 10. Doc: formats.md#commands, execution.md#built-in-tools
 
@@ -65,7 +65,7 @@ fn records_are_shown_in_every_form() {
     let (listed, _) = place.json(&["receipts", "list"]);
     let (receipt, exit) = place.json(&["receipts", "show", id]);
     assert_eq!((exit, &listed["receipts"][0]), (0, &receipt));
-    // Also by the id of its call, and by the beginning of an id if it is unambiguous.
+    // The id of its call, and an unambiguous prefix of an id, also work.
     for given in [receipt["callId"].as_str().unwrap(), &id[..23]] {
         assert_eq!(place.json(&["receipts", "show", given]).0, receipt, "{given}");
     }
@@ -114,8 +114,8 @@ fn documents_are_parsed_in_a_worker_that_they_cannot_take_along() {
     let (result, exit) = place.json(&["call", "doc_parser", "--args", r#"{"path":"page.html"}"#]);
     assert_eq!(exit, 0, "{result}");
     assert_eq!(result["structuredContent"]["headings"], json!([{ "level": 1, "text": "Head" }]));
-    // Deep enough to overflow the stack of a recursive parser; the gateway still answers. (A deeper
-    // page takes quadratic time, and the worker is killed.)
+    // This is deep enough to overflow the stack of a recursive parser, but the gateway responds. A deeper
+    // page takes quadratic time, and the worker is killed.
     place.write("deep.html", &"<div>".repeat(2_000)).write("deep.json", &"[".repeat(400_000));
     for name in ["deep.html", "deep.json", "page.html"] {
         let (result, _) =

@@ -1,4 +1,4 @@
-//! Tests containment in the whole gateway: nothing outlives a call, a client or the gateway.
+//! Tests sandboxing in the whole gateway: nothing outlives a call, a client or the gateway.
 //!
 //! Path: 7. Doc: execution.md#the-launcher, execution.md#primitives, execution.md#trust-and-containment
 
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use toolbooth_tests::waiting::until;
 use toolbooth_tests::{Place, STATE, binary, request};
 
-/// A server of the legacy era whose tools answer, hang or exit.
+/// A server of the legacy era with tools that respond, hang or exit.
 const SERVER: &str = r#"import json, os, sys, subprocess
 mark = sys.argv[1]
 child = subprocess.Popen(["sleep", mark])
@@ -62,13 +62,13 @@ fn registry(tools: &[Value]) -> String {
     json!({ "version": "1.0.0", "tools": tools }).to_string()
 }
 
-/// A unique number of seconds for `sleep`, by which the processes of a test are found.
+/// Returns a unique number of seconds for `sleep`, by which the processes of a test are found.
 fn mark() -> String {
     static NEXT: AtomicUsize = AtomicUsize::new(1);
     format!("{}.{}", 200_000 + std::process::id(), NEXT.fetch_add(1, Ordering::SeqCst))
 }
 
-/// Everything that a gateway and its children could leave on this machine.
+/// Everything that a gateway and its children can leave on this machine.
 #[derive(Debug, Default)]
 struct Left {
     processes: Vec<String>,
@@ -79,7 +79,7 @@ struct Left {
 }
 
 impl Left {
-    /// Whether nothing new is left. Other programs use this machine too, so counts are compared.
+    /// Whether nothing new is left. Other programs also use this machine, so counts are compared.
     fn is_within(&self, before: &Self) -> bool {
         self.processes.is_empty()
             && self.zombies == 0
@@ -97,7 +97,7 @@ fn left(mark: &str, folder: &Path, gateway: u32) -> Left {
             left.processes.push(line.replace('\0', " "));
         }
         let stat = std::fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
-        // The state and the parent follow the name, which may contain any character.
+        // The state and the parent follow the name, which can contain any character.
         let rest = stat.rsplit_once(')').map(|(_, rest)| rest.to_owned()).unwrap_or_default();
         let words: Vec<&str> = rest.split_whitespace().take(2).collect();
         left.zombies += usize::from(words == ["Z", gateway.to_string().as_str()]);
@@ -109,7 +109,7 @@ fn left(mark: &str, folder: &Path, gateway: u32) -> Left {
     left
 }
 
-/// Folders beneath `path` whose names begin with `prefix`.
+/// Counts folders in `path` with names that begin with `prefix`.
 fn count(path: impl AsRef<Path>, prefix: &str, depth: u32) -> usize {
     let Ok(entries) = std::fs::read_dir(path) else { return 0 };
     let of = |entry: std::fs::DirEntry| {
@@ -121,7 +121,7 @@ fn count(path: impl AsRef<Path>, prefix: &str, depth: u32) -> usize {
     entries.flatten().map(of).sum()
 }
 
-/// Descriptors and threads of a process.
+/// Returns the numbers of descriptors and threads of a process.
 fn weight(pid: u32) -> (usize, usize) {
     let count =
         |name: &str| std::fs::read_dir(format!("/proc/{pid}/{name}")).map_or(0, Iterator::count);
@@ -278,7 +278,7 @@ fn a_thousand_calls_with_faults_leave_nothing() {
     until("nothing is left", || left(&mark, place.path(), pid).is_within(&before));
 }
 
-/// Runs a command in a user namespace in which no further one can be made.
+/// Runs a command in a user namespace in which no further one can be created.
 fn without_namespaces(place: &Place, arguments: &[&str]) -> (Value, i32) {
     let script = "echo 0 > /proc/sys/user/max_user_namespaces && exec \"$@\"";
     let mut command = std::process::Command::new("unshare");
@@ -309,7 +309,7 @@ fn what_is_missing_refuses_or_is_written_down() {
     assert_eq!(missing["state"], "warning");
     assert!(missing["remedy"].as_str().unwrap().contains("max_user_namespaces"), "{missing}");
     assert_eq!(row("sandbox seccomp")["state"], "ok");
-    // Required: the call is refused. Operators see primitive and remedy, the agent sees neither.
+    // Required: the call is refused. Operators see the primitive and the remedy; the agent sees neither.
     let script = "{\"script\":\"echo ran\"}";
     let (refused, exit) =
         without_namespaces(&place, &["call", "strict.run", "--args", script, "--call-id", "c-1"]);
@@ -345,7 +345,7 @@ fn what_is_missing_refuses_or_is_written_down() {
     let other = &place.records("c-3").receipts[0];
     assert_ne!(receipt["sandboxDigest"], other["sandboxDigest"]);
     assert!(other.get("sandboxMissing").is_none(), "{other}");
-    // The available primitives still hold: no socket can be made.
+    // The available primitives still apply: no socket can be created.
     let script = r#"{"script":"python3 -c 'import socket; socket.socket()'"}"#;
     let (stopped, _) = without_namespaces(&place, &["call", "mild.run", "--args", script]);
     assert_eq!(stopped["error"]["code"], "tool-error", "{stopped}");
@@ -379,9 +379,9 @@ fn a_contract_that_asks_for_less_than_its_server_has_is_a_finding() {
 #[test]
 fn documents_that_break_their_reader_end_the_worker_alone() {
     let place = Place::new();
-    // Objects within objects, deeper than the stack of any reader.
+    // These are nested objects, deeper than the stack of any reader.
     let deep = format!("%PDF-1.4\n1 0 obj {}", "<< /A ".repeat(500_000));
-    // A small stream that expands to 1.5 GiB.
+    // This is a small stream that expands to 1.5 GiB.
     let mut packed = Vec::new();
     let mut encoder = flate2::write::ZlibEncoder::new(&mut packed, flate2::Compression::best());
     let zeroes = vec![b' '; 1 << 20];
@@ -409,7 +409,7 @@ fn documents_that_break_their_reader_end_the_worker_alone() {
     assert_eq!((status, &answer["status"]), (200, &json!("succeeded")), "{answer}");
 }
 
-/// A document of one page whose content is `packed`.
+/// Returns a document of one page with the content `packed`.
 fn pdf(packed: &[u8]) -> Vec<u8> {
     let mut out = b"%PDF-1.4\n".to_vec();
     let mut offsets = Vec::new();
@@ -460,13 +460,13 @@ fn what_a_tool_puts_in_the_place_of_a_path_opens_nothing() {
             &registry(&[tool("t.run", "sh", "sandbox", 10_000, Some(profile))]),
         );
     let run = |script: &str| {
-        // Even if somebody trusts where the links lead.
+        // This also applies if a user trusts the targets of the links.
         assert_eq!(place.json(&["trust", "--yes"]).1, 0);
         let arguments = json!({ "script": script }).to_string();
         place.json(&["call", "t.run", "--args", &arguments]).0
     };
     let target = outside.path().display();
-    // Paths on the command line, inside a folder that the tool may write: a folder, then a file.
+    // These are paths on the command line, inside a folder that the tool can write: a folder, then a file.
     std::fs::remove_dir_all(place.path().join("work/folder")).unwrap();
     std::os::unix::fs::symlink(outside.path(), place.path().join("work/folder")).unwrap();
     let read = run(&format!("cat {target}/secret work/folder/secret; echo ran"));
@@ -476,7 +476,7 @@ fn what_a_tool_puts_in_the_place_of_a_path_opens_nothing() {
     assert_eq!(run(&swap)["status"], "succeeded");
     let read = run(&format!("cat {target}/secret; cat work/settings.json"));
     assert!(!read.to_string().contains("TOPSECRET"), "{read}");
-    // A path of the profile, inside another one.
+    // This is a path of the profile, inside another one.
     let swap = format!("rmdir work/out && ln -s {target} work/out; ls work");
     run(&swap);
     let _ = std::fs::remove_dir(place.path().join("work/out"));
@@ -497,7 +497,7 @@ fn the_gateways_own_files_are_seen_by_no_tool() {
     let script =
         r#"{"script":"cat toolbooth.toml .toolbooth/* open.txt /etc/passwd; ls -la .toolbooth"}"#;
     place.json(&["call", "calculator", "--args", r#"{"expression":"1"}"#]);
-    // From another folder by an indirect path, and without namespaces.
+    // The command runs from another folder by an indirect path, and without namespaces.
     let elsewhere = tempfile::tempdir().unwrap();
     let name = place.path().file_name().unwrap().to_str().unwrap();
     let around = format!("../{name}/toolbooth.toml");

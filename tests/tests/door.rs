@@ -1,4 +1,4 @@
-//! Tests the HTTP door of the real gateway: refused requests, JSON answers, callers and limits.
+//! Tests the HTTP door of the real gateway: refused requests, JSON responses, callers and limits.
 //!
 //! Path: 1, 10. Doc: front-doors.md#limits, front-doors.md#who-may-call
 
@@ -33,7 +33,7 @@ fn parsed(answer: &[u8]) -> Answer {
     }
 }
 
-/// Sends bytes as they are and reads until the gateway closes.
+/// Sends bytes unchanged and reads until the gateway closes the connection.
 fn raw(address: &str, bytes: &[u8]) -> Answer {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.write_all(bytes).unwrap();
@@ -62,7 +62,7 @@ fn assert_problem(answer: &Answer, status: u16, code: &str, of: &str) {
     assert!(answer.body["title"].as_str().is_some_and(|title| !title.is_empty()), "{of}");
 }
 
-/// On the MCP endpoint, errors are JSON-RPC errors.
+/// Checks a JSON-RPC error, which the MCP endpoint returns for every error.
 fn assert_rpc_error(answer: &Answer, status: u16, code: i64, of: &str) {
     let kind = (answer.status, answer.kind.as_str());
     assert_eq!(kind, (status, "application/json"), "{of}: {}", answer.body);
@@ -177,17 +177,17 @@ fn ambiguous_and_malformed_requests_are_refused() {
     ] {
         assert_problem(&raw(at, request.as_bytes()), 400, "invalid-request", of);
     }
-    // Behind a request that is answered, the connection ends with it too.
+    // An invalid request after an answered one also closes the connection.
     let first = format!("GET /v1/tools HTTP/1.1\r\nHost: {at}\r\n\r\n");
     let second =
         raw(at, format!("{first}POST /v1/calls HTTP/1.1\nHost: {at}\r\n{rest}").as_bytes());
     assert!(second.body.to_string().contains("the request is not HTTP/1.1"), "{}", second.body);
     let whole = chunks(&format!("{length:x}\r\n{CALL}\r\n0\r\n\r\n"));
     assert_eq!(raw(at, whole.as_bytes()).status, 200);
-    // Nothing behind a chunked body, or one whose length is far to the right, is read at all.
+    // Bytes after a chunked body, or after a body with its length far to the right, are never read.
     let kept = whole.replace("Connection: close\r\n", "");
     let far = format!("{JSON}Content-Length: {}{length}\r\n\r\n{CALL}", " ".repeat(80));
-    // A length that is cut where it is kept means another one.
+    // A length that is truncated where it is stored has another value.
     let filled = format!("{CALL}{}", " ".repeat(1234 - length));
     let cut = format!("{JSON}Content-Length:{}1234\r\n\r\n{filled}", " ".repeat(47));
     for first in [
@@ -254,7 +254,7 @@ fn every_error_is_json() {
         assert_eq!((answer.status, answer.kind.as_str()), (400, "application/json"), "{body}");
         assert_eq!(answer.body["error"]["code"], code, "{body}: {}", answer.body);
     }
-    // An error that is JSON-RPC already stays as it is.
+    // A JSON-RPC error remains unchanged.
     let version = "MCP-Protocol-Version: 1999-01-01\r\n";
     let list = r#"{"jsonrpc":"2.0","id":1,"method":"tools/list"}"#;
     let answer = mcp(&format!("{JSON}{ACCEPT}{version}"), list);
@@ -283,14 +283,14 @@ fn bodies_that_stay_half_sent_are_held_within_one_budget() {
             let _ = answers.send(answer);
         });
     }
-    // The budget has room for two of them, so that at least ten are refused.
+    // The budget has space for two of them, so at least ten are refused.
     for _ in 0..10 {
         let answer = answered.recv_timeout(CEILING).expect("a refusal");
         let answer = parsed(&answer);
         assert_problem(&answer, 503, "overloaded", "over the budget");
         assert!(answer.head.contains("\r\nretry-after: 1"), "{}", answer.head);
     }
-    // The bodies in memory leave room for calls of common size.
+    // The bodies in memory leave space for calls of common size.
     assert_eq!(gateway.post("/v1/calls", CALL).0, 200);
 }
 
@@ -398,7 +398,7 @@ fn every_user_is_local_where_the_operator_says_so_and_the_risk_is_named() {
     assert!(answer.is_none_or(|answer| answer.status == 200));
 }
 
-/// Waits until each thread of a process has stopped: one that still runs could accept a connection.
+/// Waits until each thread of a process has stopped, because a running thread could accept a connection.
 fn wait_until_stopped(process: u32) {
     let stopped = |thread: std::path::PathBuf| {
         let stat = std::fs::read_to_string(thread.join("stat")).unwrap_or_default();
@@ -419,7 +419,7 @@ fn a_client_that_closed_before_it_was_accepted_is_not_local() {
     let gateway = place.serve();
     let at = gateway.address.clone();
     assert_eq!(gateway.post("/v1/calls", CALL).0, 200);
-    // While the gateway is stopped, the kernel completes connections that it accepts later.
+    // While the gateway is stopped, the kernel completes connections that the gateway accepts later.
     gateway.signal("STOP");
     wait_until_stopped(gateway.id());
     let request =
@@ -433,8 +433,8 @@ fn a_client_that_closed_before_it_was_accepted_is_not_local() {
     gateway.signal("CONT");
     let mut answer = Vec::new();
     half.read_to_end(&mut answer).unwrap();
-    // hyper may end the connection of a client that has closed its sending half. If there is an
-    // answer, it is a refusal.
+    // hyper can close the connection of a client that has closed its sending half. If there is a response, it
+    // is a refusal.
     if !answer.is_empty() {
         assert_problem(&parsed(&answer), 401, "not-authenticated", "half closed");
     }

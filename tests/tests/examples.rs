@@ -1,4 +1,4 @@
-//! Tests that the examples do what their READMEs say, with the commands from there.
+//! Tests that the examples work as their READMEs describe, with the commands from there.
 //!
 //! Path: 7. Doc: execution.md#endpoints, execution.md#command-runtimes
 
@@ -8,7 +8,7 @@ use std::process::Command;
 use serde_json::Value;
 use toolbooth_tests::{STATE, binary, repository, set_up, trust};
 
-/// A writable copy of an example.
+/// Returns a writable copy of an example.
 fn copy(name: &str) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     for part in [name, "registries"] {
@@ -24,7 +24,7 @@ fn copy(name: &str) -> tempfile::TempDir {
 }
 
 fn call(folder: &Path, tool: &str, arguments: &str) -> Value {
-    // The copy comes from elsewhere: somebody has to trust it.
+    // The copy is foreign, so a user must trust it.
     let state = folder.parent().unwrap().join("state");
     assert!(trust(&folder.join("toolbooth.toml"), &state, &[]).status.success());
     let output = Command::new(binary())
@@ -98,7 +98,7 @@ fn handlers_keep_one_row_for_one_key() {
     assert_eq!(first["status"], "succeeded", "{first}");
     let again = call(&folder, "leads.create", lead);
     assert_eq!((&again["replayed"], text(&again)), (&Value::Bool(true), text(&first)));
-    // Without the gateway's records the handler itself still keeps one row.
+    // Without the gateway's records the handler itself still stores one row.
     std::fs::remove_dir_all(folder.join(".toolbooth")).unwrap();
     let third = call(&folder, "leads.create", lead);
     assert_eq!(

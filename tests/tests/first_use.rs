@@ -20,7 +20,7 @@ fn tool(name: &str, description: &str) -> Value {
     json!({"name": name, "description": description, "inputSchema": {"type": "object"}})
 }
 
-/// The configuration of a server that lists the tools in `NAME.json`.
+/// Returns the configuration of a server that lists the tools in `NAME.json`.
 fn server(name: &str) -> String {
     let script = repository().join("tests/clients/fickle_server.py");
     format!(
@@ -39,7 +39,7 @@ fn files(text: &str) -> [Value; 2] {
     [tool("read", text), tool("write", "Writes a file.")]
 }
 
-/// A place with the server `s` and its two tools, before the first listing.
+/// Returns a place with the server `s` and its two tools, before the first listing.
 fn fresh(more: &str) -> Place {
     let place = Place::new();
     place.write("toolbooth.toml", &format!("{more}\n{}", server("s")));
@@ -55,7 +55,7 @@ fn read_pins(place: &Place) -> Value {
     serde_json::from_slice(&std::fs::read(pins(place)).unwrap()).unwrap()
 }
 
-/// The ids of servers' tools in `list`.
+/// Returns the ids of servers' tools in `list`.
 fn listed(place: &Place) -> Vec<String> {
     let (listed, exit) = place.json(&["list"]);
     assert_eq!(exit, 0, "{listed}");
@@ -114,7 +114,7 @@ fn the_first_listing_is_pinned_and_what_comes_later_is_quarantined() {
     assert_eq!(code(&place, "s.write"), Value::Null);
     let now = read_pins(&place);
     assert_eq!((&now["tools"], &now["sources"]), (&kept["tools"], &kept["sources"]), "no new pin");
-    // `call` has a store: what `list` had pinned is on record by now.
+    // `call` has a store, so the pins of `list` are now recorded.
     assert_eq!(kept["unrecorded"], json!(["s.read", "s.write"]), "{kept}");
     assert_eq!(now["unrecorded"], json!([]), "{now}");
     let (diff, exit) = place.json(&["lock", "diff"]);
@@ -192,7 +192,7 @@ fn pins_belong_to_the_name_of_a_source_and_stay() {
     assert_eq!(read_pins(&place)["tools"]["s.read"], kept["tools"]["s.read"]);
     let (diff, exit) = place.json(&["lock", "diff"]);
     assert_eq!((exit, &diff["tools"]), (0, &json!([])), "what is not configured is not gone");
-    // Another command line under the same name is judged by the pins of that name.
+    // Another command line under the same name is checked against the pins of that name.
     let moved = server("s").replace("s.json", "elsewhere.json");
     place.write("toolbooth.toml", &moved);
     says(&place, "elsewhere", &files("Reads whatever it likes."));
@@ -336,7 +336,7 @@ fn pins_from_elsewhere_are_found() {
     assert_eq!(changes(&place), [found("s.read"), found("s.write")], "pinned by `list`");
     assert_eq!(problems(&place), []);
 
-    // The whole file of another folder: its tools were approved there, and not here.
+    // This is the whole file of another folder. Its tools were approved there, but not here.
     let own = std::fs::read(pins(&place)).unwrap();
     std::fs::copy(pins(&elsewhere), pins(&place)).unwrap();
     let pin = |id: &str| {
@@ -344,7 +344,7 @@ fn pins_from_elsewhere_are_found() {
     };
     assert_eq!(problems(&place), [pin("s.read")]);
     assert_eq!(check(&place, "store")["state"], "failed");
-    // The same, said to be not on record yet: the next gateway says that it found them.
+    // The same pins are now marked as unrecorded, so the next gateway records that it found them.
     let mut unrecorded = read_pins(&elsewhere);
     unrecorded.as_object_mut().unwrap().remove("unrecorded");
     std::fs::write(pins(&place), unrecorded.to_string()).unwrap();
@@ -353,10 +353,10 @@ fn pins_from_elsewhere_are_found() {
     assert_eq!(gateway.stop().0, Some(0));
     assert_eq!(changes(&place)[2..], [found("s.read"), found("s.write")]);
     assert_eq!(problems(&place), []);
-    // An older approval counts no more.
+    // An older approval is not valid any more.
     std::fs::write(pins(&place), own).unwrap();
     assert_eq!(problems(&place), [pin("s.read")]);
-    // Somebody looks at it and approves it again.
+    // The user approves the tool again.
     says(&place, "s", &files("Reads a file."));
     let (done, exit) = place.json(&["lock", "approve", "s.read", "--yes"]);
     assert_eq!(exit, 0, "{done}");
@@ -370,7 +370,7 @@ fn the_call_of_a_pinned_tool_waits_until_its_source_has_started() {
     assert_eq!(listed(&place).len(), 2);
     let gate = place.path().join("gate");
     assert!(Command::new("mkfifo").arg(&gate).status().unwrap().success());
-    // The server does not answer before the gate opens, but the doors do and its tools are listed.
+    // The server does not respond before the gate opens, but the doors do, and its tools are listed.
     let gateway = place.serve();
     assert!(served(&gateway, "s.read").is_some());
     let mut stream = TcpStream::connect(&gateway.address).unwrap();
@@ -386,7 +386,7 @@ fn the_call_of_a_pinned_tool_waits_until_its_source_has_started() {
     let bounded = json!({"toolId": "s.write", "args": {}, "context": {"deadlineMs": 300}});
     let (_, late) = gateway.post("/v1/calls", &bounded.to_string());
     assert_eq!(late["code"], "timeout", "{late}");
-    // The first call goes on when the server starts. The pipe opens once the server reads it.
+    // The first call continues when the server starts. The pipe opens once the server reads it.
     std::fs::OpenOptions::new().write(true).open(&gate).unwrap().write_all(b"go").unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
@@ -448,7 +448,7 @@ fn a_lock_file_that_is_there_counts_in_first_use() {
     assert_eq!((exit, &done["approved"]), (0, &json!(2)), "{done}");
     let text = std::fs::read_to_string(place.path().join("approved.json")).unwrap();
     assert!(!text.contains("sources"), "{text}");
-    // From now on the lock file decides, and approvals change it.
+    // From now on the lock file is in effect, and approvals change it.
     std::fs::remove_file(pins(&place)).unwrap();
     says(&place, "s", &files("Reads a file, and mails it."));
     assert_eq!(listed(&place), ["s.write"]);

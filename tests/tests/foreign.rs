@@ -1,5 +1,4 @@
-//! Tests that nothing of a configuration from elsewhere is started, asked or written before somebody
-//! trusts it.
+//! Tests that nothing of a foreign configuration is started, asked or written before a user trusts it.
 //!
 //! Doc: trust.md
 
@@ -10,7 +9,7 @@ use serde_json::{Value, json};
 use toolbooth_tests::waiting::{output_of, until};
 use toolbooth_tests::{Place, binary, repository, request};
 
-/// A folder whose configuration leaves a mark where anything of it is started.
+/// Returns a folder with a configuration that creates a file if any part of it is started.
 fn foreign() -> Place {
     let place = Place::foreign();
     let mark = place.path().join("mark").display().to_string();
@@ -96,7 +95,7 @@ fn what_starts_nothing_asks_nothing() {
         &["trust", "--list"],
     ] {
         let said = text(&place.run(arguments));
-        assert!(!said.contains("nobody has trusted"), "{arguments:?}: {said}");
+        assert!(!said.contains("not trusted here yet"), "{arguments:?}: {said}");
     }
     place.write("toolbooth.toml", "[store]\nurl = \"postgres://u:p@127.0.0.1:1/d\"\n");
     let (failure, exit) = place.json(&["receipts", "list"]);
@@ -150,7 +149,7 @@ fn a_person_sees_what_is_started_and_is_asked_once() {
     assert_eq!(mode & 0o777, 0o600);
     assert!(!std::fs::read_to_string(kept).unwrap().is_empty());
 
-    // The same words in another folder are another configuration.
+    // The same text in another folder is another configuration.
     let other = tempfile::tempdir().unwrap();
     std::fs::copy(place.path().join("toolbooth.toml"), other.path().join("toolbooth.toml"))
         .unwrap();
@@ -192,7 +191,7 @@ fn a_change_that_counts_asks_again_and_shows_the_difference() {
         let said = text(&place.run(&["list"]));
         assert!(said.contains("it is not as it was trusted"), "{said}");
     }
-    // A registry file that gives a tool more counts too.
+    // A registry file that grants a tool more access also needs trust.
     place
         .write("toolbooth.toml", "[runtimes.r]\nkind = \"command\"\ncommand = [\"sh\", \"{x}\"]\n");
     let registry = |level: &str| {
@@ -211,7 +210,7 @@ fn a_change_that_counts_asks_again_and_shows_the_difference() {
     place.write("tools.registry.json", &registry("trusted"));
     let (shown, exit) = place.json(&["trust", "--show"]);
     assert_eq!((exit, &shown["changes"][0]["entry"]), (1, &json!("tools.a.b")), "{shown}");
-    // Nor does a gateway that runs take it, until it is trusted.
+    // A running gateway does not load it either until it is trusted.
     let told = |kind: &str| {
         let (events, _) = place.json(&["audit", "query"]);
         events.to_string().matches(kind).count()
@@ -286,7 +285,7 @@ fn nothing_of_an_imported_file_is_started_unasked() {
     assert_eq!(place.json(&["list"]).1, 2, "and not trusted");
 
     std::fs::remove_file(place.path().join("toolbooth.toml")).unwrap();
-    // All: no. One: no. Two: yes.
+    // The answers are: no to all, no to the first, yes to the second.
     let (shown, exit) = on_terminal(&place, "n,n,y", &["import", "claude"]);
     assert_eq!(exit, Some(0), "{shown}");
     assert!(shown.contains("server `one` starts: sh -c "), "{shown}");
@@ -322,7 +321,7 @@ fn a_gateway_whose_configuration_is_trusted_serves_it() {
     assert_eq!(status, 200);
 }
 
-/// A home with keys, and a folder in it that is ordinary.
+/// Returns a place with a home that contains keys, and an ordinary folder in it.
 fn with_home() -> Place {
     let place = Place::foreign();
     let home = place.path().join("home").display().to_string();
@@ -473,7 +472,7 @@ fn a_link_to_what_is_trusted_is_not() {
     let output = output_of(place.command(&["list"]).current_dir(&clone), b"");
     assert_eq!(output.status.code(), Some(2), "{}", text(&output));
     assert!(!is_marked(&place));
-    // A data folder that is a link leads to records of others.
+    // A data folder that is a link leads to records of other users.
     std::fs::remove_file(clone.join("toolbooth.toml")).unwrap();
     std::fs::write(clone.join("toolbooth.toml"), "").unwrap();
     std::os::unix::fs::symlink("../../other", clone.join(".toolbooth")).unwrap();
@@ -518,7 +517,7 @@ fn links_of_the_folder_open_nothing_unasked() {
         "a link is not meant: {said}"
     );
     assert!(!outside.join("marked").exists());
-    // Nor is its own folder somebody else's.
+    // A link in the server's own folder does not lead out of it either.
     replace("data", &place.path().join("home/p"));
     assert_eq!(run(&["trust", "--yes"]).1, Some(0));
     std::fs::create_dir_all(clone.join(".toolbooth/servers")).unwrap();
@@ -532,7 +531,7 @@ fn links_of_the_folder_open_nothing_unasked() {
 fn an_import_trusts_no_more_than_it_was_said_yes_to() {
     let place = foreign();
     imported(&place);
-    // What the folder's own configuration starts is not said yes to by importing something.
+    // Importing servers does not trust the entries of the folder's own configuration.
     let (done, exit) = place.json(&["import", "claude", "--yes"]);
     assert_eq!(exit, 0, "{done}");
     assert_eq!(place.json(&["list"]).1, 2);
@@ -544,7 +543,7 @@ fn an_import_trusts_no_more_than_it_was_said_yes_to() {
         .map(|one| one["entry"].as_str().unwrap())
         .collect();
     assert!(names.contains(&"commands.c") && names.contains(&"servers.s"), "{trust}");
-    // What was trusted and is gone stays what it was.
+    // A trusted entry that was removed keeps its stored state.
     let place = Place::foreign();
     place.write(
         "toolbooth.toml",
@@ -588,7 +587,7 @@ fn a_script_opens_nothing_by_its_first_line() {
     assert!(!said.contains("HUNTER2"), "{said}");
 }
 
-/// An archive may bring pipes: to open one waits for whoever writes it.
+/// An archive can contain pipes, and opening one waits for its writer.
 #[test]
 fn pipes_in_a_folder_hold_nothing_up() {
     let place = Place::foreign();
@@ -602,7 +601,7 @@ fn pipes_in_a_folder_hold_nothing_up() {
         let made = Command::new("mkfifo").arg(place.path().join(name)).status().unwrap();
         assert!(made.success(), "{name}");
     }
-    // Each ends by itself: a command that hangs is ended by the tests' own limit, and fails.
+    // Each command must exit. The time limit of the tests ends a command that hangs, and the test then fails.
     for command in
         [&["check"][..], &["trust", "--show"], &["trust", "--yes"], &["list"], &["doctor"]]
     {
@@ -616,7 +615,7 @@ fn pipes_in_a_folder_hold_nothing_up() {
     let output = place.run(&["trust", "--yes"]);
     assert!(output.status.success(), "{}", text(&output));
     assert!(place.run(&["list"]).status.code().is_some());
-    // A data folder that came with it.
+    // This data folder is part of the archive.
     assert!(
         place.run(&["call", "calculator", "--args", r#"{"expression": "1"}"#]).status.success()
     );
@@ -639,7 +638,7 @@ fn pipes_in_a_folder_hold_nothing_up() {
     }
 }
 
-/// A contract that gives a tool of a server more than it would have is asked about.
+/// A contract that grants a server's tool more access needs trust.
 #[test]
 fn contracts_of_a_servers_tools_count() {
     let place = foreign();

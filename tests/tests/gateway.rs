@@ -1,4 +1,4 @@
-//! Tests the gateway as a whole: load and SIGTERM, bad input, flags, plans, numbers, HTTP, search,
+//! Tests the gateway as a whole: load and SIGTERM, invalid input, flags, plans, numbers, HTTP, search,
 //! reload.
 //!
 //! Path: 1, 10. Doc: formats.md#exit-codes, formats.md#commands
@@ -67,7 +67,7 @@ fn nothing_is_half_recorded_when_the_gateway_is_stopped_under_load() {
             })
         })
         .collect();
-    // Waits for several effects, so that calls are certainly running.
+    // Several effects show that calls are running.
     let began = Instant::now();
     let effects = || std::fs::read_to_string(place.path().join("effects.txt")).unwrap_or_default();
     while effects().lines().count() < 20 {
@@ -286,7 +286,7 @@ fn numbers_keep_every_digit_from_end_to_end() {
     let (status, problem) = call(&gateway.address, "echo", r#"{"a":1,"a":2}"#).unwrap();
     assert_eq!((status, &problem["code"]), (400, &json!("invalid-args")));
 
-    // The same over MCP, as the bytes that a client sends.
+    // The same request is sent over MCP, with the bytes of a client.
     let mcp = |arguments: &str| {
         let meta = r#""_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}"#;
         let body = format!(

@@ -1,5 +1,5 @@
-//! Tests what becomes of the values that imported servers are given: where they are kept, and that
-//! secrets among them come back in no answer, record or log.
+//! Tests where the values of imported servers are stored, and that no response, record or log contains
+//! secrets among them.
 //!
 //! Doc: importing.md#secrets, execution.md#known-secrets
 
@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use serde_json::{Value, json};
 use toolbooth_tests::Place;
 
-/// A place with a home folder inside it, and a client's file with one server.
+/// Returns a place with a home folder inside it, and a client's file with one server.
 fn place(env: &Value) -> Place {
     let place = Place::new();
     std::fs::create_dir(place.path().join("home")).unwrap();
@@ -27,7 +27,7 @@ fn configured(place: &Place) -> (String, toml::Table) {
     (text, env)
 }
 
-/// Names by which people call secrets, each with a value that nothing else tells of.
+/// Common names of secrets, each with a value that does not look like a secret.
 const NAMES: [&str; 30] = [
     "PGPASSWORD",
     "DB_PASS",
@@ -103,7 +103,7 @@ fn every_value_that_is_not_plainly_harmless_is_kept_apart() {
     }
 }
 
-/// A server that tells what it was given, in many forms.
+/// A server that returns the values that it received, in many forms.
 const SERVER: &str = r#"
 import base64, json, os, sys, urllib.parse
 token, level = os.environ.get("SERVICE_TOKEN", ""), os.environ.get("LEVEL", "")
@@ -151,7 +151,7 @@ fn what_a_program_was_given_comes_back_in_no_answer_record_or_log() {
     let place = place(&json!({ "SERVICE_TOKEN": secret, "LEVEL": "information" }));
     let (done, exit) = place.json(&["import", "claude", "--yes"]);
     assert_eq!(exit, 0, "{done}");
-    // Whatever follows the first slash is in all of its forms.
+    // These are the first part of the secret and its Base64 at each offset; every form contains one of them.
     let tells = |text: &str| {
         ["hunter2", "aHVudGVyMi", "h1bnRlcj", "odW50ZXIy"].iter().any(|part| text.contains(part))
     };
@@ -169,10 +169,10 @@ fn what_a_program_was_given_comes_back_in_no_answer_record_or_log() {
         assert!(!tells(&told), "{name}: {told}");
         assert!(told.contains("SERVICE_TOKEN") || name == "fails", "{name}: {told}");
     }
-    // An ordinary word stays.
+    // A harmless value remains visible.
     let (level, _) = place.json(&["call", "echo.level", "--args", "{}"]);
     assert!(level.to_string().contains("the level is information"), "{level}");
-    // Whoever says it: arguments are recorded too.
+    // Arguments of any caller are recorded, so the secret is masked in them too.
     let arguments = json!({ "note": secret, "key": "cafe" }).to_string();
     let (taken, exit) = place.json(&["call", "echo.take", "--args", &arguments]);
     assert_eq!(exit, 0, "{taken}");

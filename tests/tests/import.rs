@@ -14,7 +14,7 @@ fn configured(place: &Place) -> toml::Table {
     toml::from_str(&read(place, "toolbooth.toml")).unwrap()
 }
 
-/// A place that is its own home folder.
+/// Returns a place that is its own home folder.
 fn home() -> Place {
     let place = Place::new();
     let path = place.path().display().to_string();
@@ -154,7 +154,7 @@ fn a_client_is_pointed_at_toolbooth_and_back() {
     let arguments: Vec<&str> =
         own["args"].as_array().unwrap().iter().map(|word| word.as_str().unwrap()).collect();
     assert_eq!(place.run(&arguments).status.code(), Some(0), "{arguments:?}");
-    // A gateway behind itself would start itself endlessly.
+    // A gateway that is its own server would start itself endlessly.
     let (again, exit) = place.json(&["import", "vscode", "--no-try"]);
     assert_eq!((exit, &again["error"]["code"]), (1, &json!("nothing-to-import")), "{again}");
     let (undone, exit) = place.json(&["import", "vscode", "--undo"]);

@@ -10,7 +10,7 @@ use std::process::{Command, Output};
 use serde_json::{Value, json};
 use toolbooth_tests::{Place, binary, repository, set_up};
 
-/// A server with two tools. It does not start without a variable, whose length `give` returns.
+/// A server with two tools. It does not start without a variable; `give` returns the length of the variable.
 const SERVER: &str = r#"
 import json, os, sys
 secret = os.environ["PROBE_TOKEN"]
@@ -36,7 +36,7 @@ for line in sys.stdin:
     print(json.dumps(answer), flush=True)
 "#;
 
-/// A place with a home folder inside it.
+/// Returns a place with a home folder inside it.
 fn place() -> Place {
     let place = Place::new();
     std::fs::create_dir(place.path().join("home")).unwrap();
@@ -58,7 +58,7 @@ fn write_servers(place: &Place, servers: &Value) {
     place.write(".mcp.json", &text);
 }
 
-/// The row of a section in the result of a trial.
+/// Returns the row of a section in the result of a trial.
 fn row(done: &Value, section: &str) -> Value {
     let rows = done["servers"].as_array().unwrap_or_else(|| panic!("{done}"));
     rows.iter().find(|row| row["section"] == section).unwrap_or_else(|| panic!("{done}")).clone()
@@ -104,7 +104,7 @@ fn only_servers_that_answered_are_replaced() {
     );
     let dead = row(&done, "servers.dead");
     assert_eq!(dead["state"], "failed", "{dead}");
-    // The reason is the one that `discover` gives.
+    // The reason equals that of `discover`.
     let (discovered, _) = place.json(&["discover", "--source", "mcp:dead"]);
     let told = discovered["sources"][0]["unhealthy"].as_str().unwrap();
     assert_eq!(dead["reason"].as_str().unwrap(), told.trim_end(), "{discovered}");
@@ -191,8 +191,8 @@ fn literal_secrets_are_moved_into_files_of_their_owner() {
         "env": { "PROBE_TOKEN": "hunter22" },
     });
     write_servers(&place, &json!({ "probe": probe }));
-    // Where it is said, secrets become references to variables. These are not set, so the trial fails
-    // and the client keeps the server.
+    // With `--secrets env`, secrets become references to variables. These are not set, so the trial fails and
+    // the client keeps the server.
     let said =
         ["import", "claude", "--install", "--data", "elsewhere", "--yes", "--secrets", "env"];
     let (done, _) = place.json(&said);
@@ -271,7 +271,7 @@ fn permissions_become_those_of_the_new_names() {
 
     let (done, exit) = place.json(&["import", "claude", "--install", "--yes"]);
     assert_eq!(exit, 0, "{done}");
-    // The quarantined tool is not allowed, but its refusal is kept.
+    // The quarantined tool is not allowed, but its refusal remains.
     let expected = SETTINGS
         .replace("\"mcp__probe\"", "\"mcp__toolbooth__probe_give\"")
         .replace("mcp__probe__give", "mcp__toolbooth__probe_give")
@@ -291,7 +291,7 @@ fn permissions_become_those_of_the_new_names() {
         changed["permissions"]["deny"],
         json!(["mcp__probe__give", "mcp__toolbooth__probe_give"])
     );
-    // The refusal of a whole server applies to later tools too, so the client keeps the server.
+    // The refusal of a whole server also applies to later tools, so the client keeps the server.
     assert_eq!(done["stays"][0]["server"], "wide", "{done}");
     let client: Value = serde_json::from_str(&read(&place, ".mcp.json")).unwrap();
     assert!(client["mcpServers"]["wide"].is_object(), "{client}");
@@ -306,7 +306,7 @@ fn permissions_become_those_of_the_new_names() {
     assert_eq!(read(&place, "home/.claude.json"), all.to_string());
     assert_eq!(read(&place, "home/.claude/settings.json"), user);
 
-    // Without a listing nothing is allowed, and every refusal is kept.
+    // Without a listing nothing is allowed, and every refusal remains.
     let (forced, exit) = place.json(&["import", "claude", "--install", "--force", "--no-try"]);
     assert_eq!((exit, &forced["stays"][0]["server"]), (0, &json!("wide")), "{forced}");
     let text = read(&place, ".claude/settings.json");

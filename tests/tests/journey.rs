@@ -70,7 +70,7 @@ fn effects(place: &Place, name: &str) -> usize {
     text.lines().filter(|line| *line == name).count()
 }
 
-/// Calls with their expected code (empty = success), terminal event and number of receipts.
+/// Returns calls with their expected code (empty = success), terminal event and number of receipts.
 fn calls(place: &Place) -> Vec<(Value, &'static str, &'static str, usize)> {
     let hello = place.path().join("hello.txt");
     let call = |name: &str, arguments: Value, id: &str| {

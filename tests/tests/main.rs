@@ -1,6 +1,6 @@
 //! Tests of the whole gateway, one module for each subject.
 //!
-//! One program, so that it is linked once. Each test runs in a process of its own.
+//! All tests are one program, so that it is linked once. Each test runs in a separate process.
 
 mod commands;
 mod contained;

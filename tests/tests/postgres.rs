@@ -85,7 +85,7 @@ async fn a_lost_replica_leaves_a_doubt_and_its_outcome_may_still_arrive() {
     let doubt = second.claim(request("c", mode, &["k"], "x")).await.expect("answers");
     assert!(matches!(doubt, Claimed::InDoubt { .. }), "{doubt:?}");
     sound(&reads).await;
-    // The replica was only paused: its late outcome is accepted.
+    // The replica was only paused, so its late outcome is accepted.
     let receipt =
         first.settle(settlement(late, mode, Effect::Completed, None)).await.expect("is taken");
     assert_eq!(receipt.state, ClaimState::Succeeded);
@@ -119,7 +119,7 @@ async fn replicas_share_a_digest_key_or_do_not_start() {
     let other = PostgresOptions { digest_key: [9; 32], ..options(&url) };
     let refused = postgres::open(other, "two", &moment(2)).await;
     assert!(matches!(refused, Err(OpenError::Key { .. })));
-    // A key is added, and from then on every replica needs both.
+    // A key is added. From then on every replica needs both keys.
     let both = || PostgresOptions {
         digest_key: [9; 32],
         older_digest_keys: vec![[5; 32]],
@@ -323,8 +323,8 @@ async fn a_database_of_the_first_version_is_brought_up_to_date() {
     let ledger = open(&url, "later").await;
     let reads = PostgresReads::open(&url).await.expect("opens");
     sound(&reads).await;
-    // All claims are kept: a tombstone, a receipt with a large result, a doubt, one of a dead
-    // replica, and one that waits for input.
+    // All kinds of claims are stored: a tombstone, a large result, an unknown outcome, a claim of a dead
+    // replica, and a claim that waits for input.
     let of = |call: &str, mode, key: &str| ledger.claim(request(call, mode, &[key], "x"));
     let pruned = of("t", IdempotencyMode::OnKey, &format!("{:064x}", 1)).await;
     let Ok(Claimed::Replay { receipt, .. }) = pruned else { panic!("{pruned:?}") };

@@ -1,4 +1,4 @@
-//! Tests the records as operators and auditors use them: asynchronous calls, doubts, proofs,
+//! Tests the records as operators and auditors use them: asynchronous calls, unknown outcomes, proofs,
 //! exports, backups and retention.
 //!
 //! Path: 1, 6, 9, 10. Doc: records.md#proofs, records.md#exports, records.md#backups
@@ -79,8 +79,8 @@ fn a_person_settles_a_doubt_and_later_calls_get_it() {
     let place = torture::place("");
     let registry = place.path().join("tools.registry.json");
     let text = std::fs::read_to_string(&registry).unwrap();
-    // The tool has its effect and then never ends. The limit has room for a slow start of its
-    // process; a call that is stopped before its process has started is no doubt.
+    // The tool has its effect and then never ends. The limit allows a slow start of its process. A call that
+    // is stopped before its process has started has a known outcome.
     place.write("tools.registry.json", &text.replace("20000", "15000"));
     let slow = ["call", "pay.do", "--args", r#"{"key":"k","ms":6000000}"#];
     let (result, exit) = place.json(&slow);
@@ -140,8 +140,7 @@ fn an_auditor_needs_only_an_export_a_key_and_a_checkpoint() {
         ["audit", "verify", "--file", "log.jsonl", "--key", &key, "--checkpoint", "kept.txt"];
     let (report, exit) = place.json(&verify);
     assert_eq!((&report["ok"], exit), (&json!(true), 0), "{report}");
-    // The log of the newest writer is removed with its head: only the external checkpoint reveals
-    // that.
+    // The log of the newest writer is removed with its head, so only the external checkpoint reveals that.
     let log = std::fs::read_to_string(place.path().join("log.jsonl")).unwrap();
     let writer =
         serde_json::from_str::<Value>(log.lines().last().unwrap()).unwrap()["heads"][1]["writer"]
@@ -231,12 +230,12 @@ fn a_store_is_bounded_by_half_of_what_is_free_at_its_first_start() {
     let mib = bytes as f64 / f64::from(1 << 20);
     let said = store(&place);
     assert!(said.ends_with(&format!(" of {mib:.1} MiB used")), "{said}");
-    // One that cannot be read bounds nothing, so nothing starts.
+    // An unreadable limit bounds nothing, so nothing starts.
     std::fs::write(&file, "much").unwrap();
     let (refused, exit) = place.json(&call);
     assert_eq!(exit, 3, "{refused}");
     assert!(refused["error"]["message"].as_str().unwrap().contains("no number"), "{refused}");
-    // What somebody says goes before it.
+    // The configured limit takes precedence over the stored one.
     place.write("toolbooth.toml", "[store]\nbytes_max = 33554432\n");
     assert_eq!(place.json(&call).1, 0);
     assert!(store(&place).ends_with(" of 32.0 MiB used"));

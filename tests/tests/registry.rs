@@ -11,7 +11,7 @@ fn example() -> Vec<Value> {
     file["tools"].as_array().unwrap().clone()
 }
 
-/// A thousand entries, each as the lines of its text.
+/// Returns a thousand entries, each as the lines of its text.
 fn thousand() -> Vec<Vec<String>> {
     let tools = example();
     (0..1000)
@@ -25,8 +25,8 @@ fn thousand() -> Vec<Vec<String>> {
         .collect()
 }
 
-/// One mistake: `becomes` replaces the line that begins with `begins`. The finding has `code`, at
-/// the line of the mistake or at the line that begins with `at`.
+/// A mistake: `becomes` replaces the line that begins with `begins`. The finding has `code`, at the line of
+/// the mistake or at the line that begins with `at`.
 struct Mistake {
     begins: &'static str,
     becomes: String,
@@ -50,7 +50,7 @@ fn mistakes() -> Vec<Mistake> {
     let before_name = |line: &str, code| {
         own("\"name\":", &format!("{line}\n\"name\": \"a.mistake_{code}\","), code)
     };
-    // Concatenated here, so that secret scanners find nothing in this file.
+    // The parts are joined here, so that secret scanners find nothing in this file.
     let token = format!("{}{}", "ghp_", "x7Kq2Lm9Rt4Vw8Zb3Nc6Yd1Pf5Hs0Jg2Qk7T");
     let key = format!("-----BEGIN {} KEY-----", "PRIVATE");
     vec![
@@ -132,7 +132,7 @@ fn thirty_mistakes_in_a_thousand_entries_are_told_at_their_lines() {
     let mut entries = thousand();
     let mut planted: Vec<(usize, usize, &str)> = Vec::new();
     for (n, mistake) in mistakes.iter().enumerate() {
-        // Spread over the file, each in an entry of its own.
+        // The mistakes are spread over the file, each in a separate entry.
         let index = 17 + n * 32;
         let entry = &mut entries[index];
         let line = entry.iter().position(|line| line.trim_start().starts_with(mistake.begins));
@@ -140,7 +140,7 @@ fn thirty_mistakes_in_a_thousand_entries_are_told_at_their_lines() {
         let comma = entry[line].ends_with(',') && !mistake.becomes.ends_with([',', '{', '[']);
         let becomes = format!("{}{}", mistake.becomes, if comma { "," } else { "" });
         let lines: Vec<String> = becomes.lines().map(str::to_owned).collect();
-        // If two lines replace one, the code decides which of them is the mistake.
+        // If two lines replace one, the code determines the line of the mistake.
         let shift = match mistake.code {
             "duplicate-key" | "unknown-key-field" => 1,
             "ambiguous-field" => 1,
@@ -181,7 +181,7 @@ fn thirty_mistakes_in_a_thousand_entries_are_told_at_their_lines() {
     assert_eq!(found, expected);
     let all = report.to_string();
     assert!(!all.contains("hunter2") && !all.contains("ghp_"), "no secret is repeated");
-    // The output for people: the place, a caret below it, and help.
+    // The output for operators contains the place, a caret below it, and help.
     let output = place.run(&["check"]);
     let shown = String::from_utf8(output.stdout).unwrap();
     assert!(shown.contains("error[misspelled-field]") && shown.contains("   | "), "{shown}");
@@ -248,7 +248,7 @@ def echo(args):
     return args
 "#;
 
-/// Three handler tools: one with an optional property, one in an older draft, and one to hide.
+/// Returns three handler tools: one with an optional property, one in an older draft, and one to hide.
 fn small_registry() -> String {
     let echo = json!({"name": "demo.echo", "description": "Gives back what it gets.", "output_schema": {},
         "input_schema": {"type": "object", "required": ["text"], "additionalProperties": false, "properties": {
@@ -311,7 +311,7 @@ fn agents_search_and_call_in_both_eras() {
         assert_eq!(told["results"][7]["error"]["code"], -32602, "{mode} {told}");
         assert_eq!(result(8)["content"][0]["text"], "4", "names still work: {mode} {told}");
     }
-    // Records and policy see the inner tool.
+    // Records and policy use the inner tool.
     let records = place.records("inner-1");
     assert!(records.events.iter().all(|event| event["toolName"] == "demo.echo"), "{records:?}");
     place.assert_sound();
@@ -347,7 +347,7 @@ fn strict_nulls_older_drafts_and_short_names() {
         (&json!("integer"), &json!(false)),
         "{old}"
     );
-    // Exports have the converted schema too, and strict declarations report what they cannot
+    // Exports also contain the converted schema, and strict declarations report features that they cannot
     // express.
     let output = place.run(&["export", "--for", "openai", "--strict"]);
     let exported: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -370,7 +370,7 @@ fn strict_nulls_older_drafts_and_short_names() {
 fn secrets_are_known_by_a_maintained_set_of_rules() {
     let place = Place::new();
     place.write("tools.registry.json", &small_registry()).write("handlers/demo.py", HANDLERS);
-    // Concatenated here, so that secret scanners find nothing in this file.
+    // The parts are joined here, so that secret scanners find nothing in this file.
     let token = format!("{}{}", "ghp_", "x7Kq2Lm9Rt4Vw8Zb3Nc6Yd1Pf5Hs0Jg2Qk7T");
     let arguments = json!({"text": format!("use {token} please")}).to_string();
     let (result, exit) =

@@ -1,8 +1,8 @@
-//! Tests random orders of runs, kills, prunes, retention, backups, restores and upgrades against plain
-//! lists of keys, of calls with their events, and of asynchronous calls.
+//! Tests random orders of runs, kills, prunes, retention, backups, restores and upgrades against a plain
+//! model. The model lists keys, calls with their events, and asynchronous calls.
 //!
-//! After each step `verify` is sound, no key of the list is free, each event that accounts for what
-//! is still kept is there, and so is each asynchronous call that was not pruned.
+//! After each step `verify` succeeds, and no key of the model is free. All events that account for stored
+//! records exist, and so do all asynchronous calls that were not pruned.
 //!
 //! Path: 6, 9. Doc: records.md#retention, records.md#backups
 
@@ -25,40 +25,40 @@ use toolbooth_store::postgres::{self, PostgresLedger, PostgresOptions, PostgresR
 use toolbooth_store::sqlite::{self, SqliteLedger, SqliteOptions};
 use toolbooth_tests::postgres::Postgres;
 
-/// Schedules for each store; `PROPTEST_CASES` asks for more.
+/// The number of schedules for each store; `PROPTEST_CASES` overrides it.
 const CASES_SQLITE: u32 = 200;
 const CASES_POSTGRES: u32 = 12;
 const KINDS: [PruneKind; 4] =
     [PruneKind::Receipts, PruneKind::Logs, PruneKind::Events, PruneKind::Calls];
-/// How old records are that a prune leaves which is not of all, in milliseconds.
+/// The age of records that a partial prune leaves, in milliseconds.
 const KEPT_MS: i64 = 3_000;
-/// Stores that earlier releases have written.
+/// Stores that earlier releases wrote.
 const EARLIER_SQLITE: [&str; 3] = ["version-1", "version-2", "version-2-pruned"];
 const EARLIER_POSTGRES: &str = include_str!("../fixtures/postgres-version-1.sql");
 const MODE: IdempotencyMode = IdempotencyMode::Keyed;
 
 #[derive(Debug, Clone)]
 enum Step {
-    /// So many calls, each with a key of its own, claimed and settled.
+    /// A number of calls, each with its own key, claimed and settled.
     Calls(u8),
     /// A call without a key.
     Plain,
-    /// A call that is claimed and does not end.
+    /// A claimed call that does not end.
     Hold,
-    /// An asynchronous call is handed over.
+    /// Submits an asynchronous call.
     Enqueue,
-    /// The oldest asynchronous call is taken, and gets its result or not.
+    /// Takes the oldest asynchronous call, with or without storing its result.
     Work(bool),
     Checkpoint,
-    /// The writer ends, and another one begins.
+    /// The writer closes, and another one begins.
     Stop,
-    /// The writer is gone without a word, and another one begins.
+    /// The writer ends without closing, and another one begins.
     Kill,
-    /// Removes records of a kind: of the last steps too, or only older ones.
+    /// Removes records of a kind: also those of the last steps, or only older ones.
     Prune(usize, bool),
     /// Removes old records of all kinds, as retention does.
     Retain,
-    /// Copies the store, or puts the last copy back. SQLite only.
+    /// Copies the store, or restores the last copy. SQLite only.
     Backup,
     Restore,
 }
@@ -80,20 +80,20 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What the store should know.
+/// The expected content of the store.
 #[derive(Debug, Clone, Default)]
 struct Known {
-    /// The keys in use, each with the call that has it.
+    /// The keys in use, each with its call.
     keys: BTreeMap<String, String>,
-    /// Calls of which at least so many events are there.
+    /// Calls with the minimum number of their events that must exist.
     events: BTreeMap<String, usize>,
     /// Calls without keys.
     plain: BTreeMap<String, Plain>,
-    /// Asynchronous calls, and when they got their results.
+    /// Asynchronous calls, with the time of their results.
     queued: BTreeMap<String, Option<i64>>,
 }
 
-/// A call without a key: when it ended, and which records of it must be there.
+/// A call without a key: its end time, and its records that must exist.
 #[derive(Debug, Clone)]
 struct Plain {
     at: i64,
@@ -102,13 +102,13 @@ struct Plain {
 }
 
 impl Known {
-    /// Records of a kind that are older than `before` may be gone.
+    /// Marks records of a kind that are older than `before` as possibly removed.
     fn prune(&mut self, kind: PruneKind, before: i64) {
         for (call, plain) in self.plain.iter_mut().filter(|(_, plain)| plain.at < before) {
             match kind {
                 PruneKind::Receipts => plain.receipt = false,
                 PruneKind::Logs => plain.log = false,
-                // The last event accounts for both, the one of the dispatch for the receipt.
+                // The last event accounts for both, and the dispatch event for the receipt.
                 PruneKind::Events => {
                     let least = if plain.receipt { 2 } else { usize::from(plain.log) };
                     self.events.insert(call.clone(), least);
@@ -154,7 +154,7 @@ impl Opened {
         }
     }
 
-    /// How many events of each call are in the logs.
+    /// Returns the number of events of each call in the logs.
     async fn events(&self) -> BTreeMap<String, usize> {
         let (mut found, mut after) = (BTreeMap::new(), None);
         loop {
@@ -181,11 +181,11 @@ impl Opened {
 }
 
 struct Walk<'s> {
-    // Closed before its folder is removed.
+    // This is closed before its folder is removed.
     opened: Option<Opened>,
     place: Place<'s>,
     known: Known,
-    /// The time, the writers and the calls so far.
+    /// The current time, and the numbers of writers and calls.
     now: i64,
     writers: u32,
     calls: u32,
@@ -244,7 +244,7 @@ impl<'s> Walk<'s> {
         asked
     }
 
-    /// A call with a key of its own, or without one.
+    /// Makes a call with its own key, or without one.
     async fn call(&mut self, is_keyed: bool, is_settled: bool) -> Result<(), TestCaseError> {
         self.calls += 1;
         let (call, key) = (format!("walk-{}", self.calls), format!("walk-key-{}", self.calls));
@@ -304,7 +304,7 @@ impl<'s> Walk<'s> {
         self.known.prune(kind, before);
     }
 
-    /// Takes the writer away, without a word or with its end on record.
+    /// Ends the writer, either without closing it or with its end recorded.
     async fn leave(&mut self, with_a_word: bool) {
         let opened = self.opened.take().expect("a writer is there");
         if with_a_word {
@@ -312,7 +312,7 @@ impl<'s> Walk<'s> {
         }
         drop(opened);
         if let Place::Postgres { server, database } = &self.place {
-            // The lease of a writer that is gone lapses.
+            // The lease of an ended writer expires.
             let lapse = "UPDATE writers SET renewed = renewed - interval '1 hour'";
             server.sql(database, lapse);
         }
@@ -360,11 +360,10 @@ impl<'s> Walk<'s> {
                 if let Some(old) = sqlite::restore(&data, &from).expect("is put back") {
                     std::fs::remove_dir_all(old).expect("is removed");
                 }
-                // Whoever accepts a restored store loses what came after the copy, and knows it.
+                // An operator who accepts a restored store knows that it lacks the records after the copy.
                 self.known = known;
                 self.open(true).await;
-                // The acceptance counts from the next checkpoint on; before it, the store is
-                // refused again.
+                // The acceptance is valid from the next checkpoint on. Before it, the store is refused again.
                 let signed = self.ledger().checkpoint(Due::NOW, moment(self.now)).await;
                 signed.expect("signs");
             }
@@ -397,8 +396,8 @@ impl<'s> Walk<'s> {
     }
 }
 
-/// Walks random schedules in places that `place` makes: in an empty store, or in one that an earlier
-/// release has written, by its number.
+/// Runs random schedules in places from `place`: with an empty store, or with the store of an earlier
+/// release, by its number.
 fn walk<'s>(cases: u32, mut place: impl FnMut(Option<usize>) -> Place<'s>) {
     let asked = std::env::var("PROPTEST_CASES").ok().and_then(|text| text.parse().ok());
     let config = ProptestConfig {

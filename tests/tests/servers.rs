@@ -1,9 +1,11 @@
-//! Tests contained MCP servers in the default profile.
+//! Tests sandboxed MCP servers in the default profile.
 //!
 //! Real servers start with their package runners. A server that probes its sandbox reaches neither
 //! the gateway, nor credentials, nor the machine.
 //!
-//! Path: 7. Doc: execution.md#the-network-of-a-contained-program, execution.md#what-a-program-sees, execution.md#what-a-server-sees-of-a-project, execution.md#homes-and-caches, execution.md#what-the-sandbox-stopped
+//! Path: 7. Doc: execution.md#the-network-of-a-contained-program, execution.md#what-a-program-sees,
+//! execution.md#what-a-server-sees-of-a-project, execution.md#homes-and-caches,
+//! execution.md#what-the-sandbox-stopped
 
 use std::net::{IpAddr, TcpListener, ToSocketAddrs};
 use std::os::unix::fs::PermissionsExt;
@@ -14,15 +16,15 @@ use std::process::{Command, Stdio};
 use serde_json::{Value, json};
 use toolbooth_tests::{Gateway, Place, is_root, repository, set_up, skip};
 
-/// The id of a user without rights.
+/// The id of a user without privileges.
 const ORDINARY: u32 = 65_534;
 
-/// A place with a server that probes its sandbox. The user's home is `home`, or a folder of the
+/// Returns a place with a server that probes its sandbox. The user's home is `home`, or a folder of the
 /// place.
 fn curious(settings: &str, home: Option<&Path>) -> Place {
     let place = Place::new();
     let server = repository().join("tests/clients/curious_server.py");
-    // A server may read its working folder, but not the folder of the tests.
+    // A server can read its working folder, but not the folder of the tests.
     let text = std::fs::read_to_string(server).unwrap();
     place.write("server.py", &text);
     place.write(
@@ -125,7 +127,7 @@ fn a_contained_server_reaches_no_door_and_no_credentials() {
     }
 }
 
-/// A server runs for long: files with secrets are replaced and made meanwhile.
+/// A server runs for a long time, while files with secrets are replaced and created.
 #[test]
 fn secrets_of_a_project_that_come_while_a_server_runs_are_not_seen() {
     for contained in [true, false] {
@@ -148,7 +150,7 @@ fn secrets_of_a_project_that_come_while_a_server_runs_are_not_seen() {
         place.write(".git/config", "[remote]\nurl = https://me:hunter2@h/x.git\n");
         place.write("config/dev.txt", "KEY=hunter2").write("target/.env", "KEY=hunter2");
         std::os::unix::fs::symlink("config/dev.txt", place.path().join(".env.dev")).unwrap();
-        // The launcher is told of paths in JSON, which this name has no place in.
+        // The launcher receives paths as JSON, which cannot represent this name.
         let odd: std::ffi::OsString =
             std::os::unix::ffi::OsStringExt::from_vec(b"caf\xe9.txt".to_vec());
         std::fs::write(place.path().join(odd), "words").unwrap();
@@ -176,7 +178,7 @@ fn secrets_of_a_project_that_come_while_a_server_runs_are_not_seen() {
         for name in secrets {
             assert_eq!(read(name).contains("hunter2"), !contained, "{name}");
         }
-        // As an editor saves: a new file takes the place of the old one.
+        // Like an editor, this replaces the old file by a new one.
         let save = |name: &str, text: &str| {
             place.write("saved", text);
             std::fs::rename(place.path().join("saved"), place.path().join(name)).unwrap();
@@ -195,14 +197,14 @@ fn secrets_of_a_project_that_come_while_a_server_runs_are_not_seen() {
     }
 }
 
-/// What a server may write is not divided.
+/// A folder that a server can write is not divided into parts.
 #[test]
 fn a_server_that_may_write_its_project_writes_in_all_of_it() {
     let home = tempfile::tempdir().unwrap();
     let sandbox = "sandbox = { base = \"server\", fs = { write = [\".\"] } }\n";
     let place = curious(sandbox, Some(home.path()));
     place.write("package.json", "{}").write("src/a.txt", "one").write(".env", "KEY=hunter2");
-    // A secret beneath a name that is no text is covered too.
+    // A secret in a folder with a name that is not UTF-8 is covered too.
     let odd: std::ffi::OsString = std::os::unix::ffi::OsStringExt::from_vec(b"caf\xe9".to_vec());
     std::fs::create_dir(place.path().join(&odd)).unwrap();
     std::fs::write(place.path().join(&odd).join(".env"), "KEY=hunter2").unwrap();
@@ -238,7 +240,7 @@ fn what_a_sandbox_stops_is_told_with_the_line_that_would_allow_it() {
     let (result, _) = place.json(&["call", "curious.write", "--args", &arguments]);
     assert_eq!(result["status"], "succeeded", "{result}");
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "written");
-    // `doctor` reports it for a server that cannot start too, without advice to start it by hand.
+    // `doctor` also reports it for a server that cannot start, without advice to start it manually.
     let settings = "[servers.secretive]\ncommand = \"/usr/bin/python3\"\n\
                     args = [\"-c\", \"open('HOME/.netrc')\"]\n";
     std::fs::write(home.join(".netrc"), "x").unwrap();
@@ -256,8 +258,8 @@ fn what_a_sandbox_stops_is_told_with_the_line_that_would_allow_it() {
     assert!(!text.contains("start it by hand"), "{text}");
 }
 
-/// The addresses of the package registries that the runners on this machine use, which may be
-/// private mirrors.
+/// Returns the addresses of the package registries that the runners on this machine use, which can be private
+/// mirrors.
 fn mirrors(runners: &Path) -> Vec<IpAddr> {
     let npm = Command::new("npm").args(["config", "get", "registry"]).output().unwrap();
     let python =
@@ -353,7 +355,7 @@ fn package_runners_start_real_servers() {
 #[test]
 fn package_runners_start_real_servers_for_an_ordinary_user() {
     if !is_root() {
-        // The other test runs as an ordinary user then.
+        // In this case the other test runs as an ordinary user.
         skip("root");
         return;
     }

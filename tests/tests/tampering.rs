@@ -48,7 +48,7 @@ async fn rows(client: &Client, table: &str) -> Vec<Value> {
     rows.iter().map(|row| serde_json::from_str(row).expect("JSON")).collect()
 }
 
-/// Other values for a column.
+/// Returns other values for a column.
 fn others(value: &Value) -> Vec<Value> {
     let changed = match value {
         Value::Null => vec![json!(7), json!("other"), json!(true)],
@@ -69,8 +69,7 @@ fn others(value: &Value) -> Vec<Value> {
     changed.into_iter().chain([Value::Null]).filter(|other| other != value).collect()
 }
 
-/// Replaces one row with another. Returns the row as it is stored, or `None` if the table rejects
-/// it.
+/// Replaces one row with another. Returns the stored row, or `None` if the table rejects it.
 async fn replace(
     client: &mut Client,
     table: &str,
@@ -149,7 +148,7 @@ async fn every_column_that_is_changed_and_every_row_that_is_added_or_removed_is_
                 };
                 tried += 1;
                 covered.insert((table.clone(), column.to_owned()));
-                // Whatever is damaged, the rest can be verified.
+                // The rest of a damaged store can still be verified.
                 let report = verify::store(&reads, known()).await;
                 let found = !report.unwrap_or_else(|error| panic!("{what}: {error}")).ok;
                 if !found {

@@ -46,7 +46,7 @@ fn locked(mode: &str, more: &str) -> Place {
     place
 }
 
-/// Replaces the server's listing: one tool, a prompt and a resource, with the given texts.
+/// Replaces the server's listing by one tool, a prompt and a resource, with the given texts.
 fn says_items(place: &Place, prompt: &str, resource: &str) {
     let said = json!({
         "tools": [tool("read", "Reads a file.")],
@@ -189,7 +189,7 @@ fn a_server_may_be_asked_before_each_call() {
     // The server lists the approved tools again.
     says(&place, &[tool("read", "Reads a file."), tool("write", "Writes a file.")]);
     assert_eq!(call(&gateway, "s.read").0, 200);
-    // Sixteen callers at once all get their answer.
+    // Sixteen concurrent callers all receive their response.
     std::thread::scope(|scope| {
         let calls: Vec<_> = (0..16).map(|_| scope.spawn(|| call(&gateway, "s.write").0)).collect();
         assert!(calls.into_iter().all(|call| call.join().unwrap() == 200));
@@ -264,7 +264,7 @@ fn a_server_that_is_away_loses_none_of_its_approved_tools() {
         "toolbooth.toml",
         "[servers.s]\ncommand = \"/no/such/server\"\n[servers.slow]\ncommand = \"sleep\"\nargs = [\"600\"]\nstartup_timeout_ms = 3000\n",
     );
-    // The start is not blocked: neither server ever answers.
+    // The start is not blocked, although neither server ever responds.
     let gateway = place.serve();
     let (_, listed) = gateway.get("/v1/tools");
     let row = listed["tools"].as_array().unwrap().iter().find(|row| row["toolId"] == "s.read");
@@ -398,7 +398,7 @@ fn public_servers_stand_together() {
     assert!(servers.len() >= 6 && approved > 50, "{approved}");
     let (diff, exit) = place.json(&["lock", "diff"]);
     assert_eq!((exit, &diff["ok"]), (0, &json!(true)), "{diff}");
-    // The same servers give the same bytes.
+    // The same servers produce the same bytes.
     let text = std::fs::read(place.path().join("tools.lock.json")).unwrap();
     assert_eq!(place.json(&["lock", "--all"]).1, 0);
     assert_eq!(std::fs::read(place.path().join("tools.lock.json")).unwrap(), text);
@@ -407,7 +407,7 @@ fn public_servers_stand_together() {
     assert_eq!((exit, &result["status"]), (0, &json!("succeeded")), "{result}");
     let (found, _) = place.json(&["search", "what time is it in another timezone", "--limit", "2"]);
     assert!(found["tools"][0]["toolId"].as_str().unwrap().starts_with("time."), "{found}");
-    // Writes the contracts of one server for review; the file is valid.
+    // The contracts of one server are written for review; the file is valid.
     let (written, exit) = place.json(&["discover", "--source", "mcp:files", "--write"]);
     assert_eq!(exit, 0, "{written}");
     let (checked, exit) = place.json(&["check"]);

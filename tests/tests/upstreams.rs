@@ -101,8 +101,8 @@ fn a_gateway_stands_behind_a_gateway() {
     upstream.stop();
     let gone = r#"{"toolId":"far.calculator","args":{"expression":"1"}}"#;
     let (status, problem) = gateway.post("/v1/calls", gone);
-    // Nothing is sent. If the server told of one more change before it went, its tools are in
-    // quarantine, since it cannot be asked what has changed.
+    // Nothing is sent. If the server reported another change before it stopped, its tools are in quarantine,
+    // because it cannot be asked for the change.
     if (status, &problem["code"]) != (403, &json!("quarantined-tool")) {
         assert_eq!((status, &problem["code"]), (502, &json!("adapter-failed")), "{problem}");
         let call_id = problem["callId"].as_str().unwrap();

@@ -1,4 +1,4 @@
-//! Checks the boundary rules: closed lists of dependencies, and words that crates may not name.
+//! Checks the boundary rules: closed lists of dependencies, and words that crates must not contain.
 //!
 //! Uses the output of `cargo metadata` and the texts of the sources. A dependency that is not in
 //! `boundaries.toml` is forbidden; an exception that matches nothing is an error.
@@ -42,7 +42,7 @@ pub struct CrateRule {
     pub never: Vec<String>,
 }
 
-/// Words that some crates may not name.
+/// Words that some crates must not contain.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WordRule {
@@ -81,7 +81,7 @@ fn finding(rule: &str, place: String, reason: &str, remedy: String) -> Finding {
     Finding { rule: rule.to_owned(), place, reason: reason.to_owned(), remedy }
 }
 
-/// The workspace's packages by name, each with its direct dependencies except dev-dependencies.
+/// Returns the workspace's packages by name, each with its direct dependencies except dev-dependencies.
 fn packages(metadata: &Value) -> BTreeMap<String, Vec<String>> {
     let members: BTreeSet<&str> = metadata["workspace_members"]
         .as_array()
@@ -107,7 +107,7 @@ fn packages(metadata: &Value) -> BTreeMap<String, Vec<String>> {
         .collect()
 }
 
-/// The names of all direct and indirect dependencies of a package, without dev-dependencies.
+/// Returns the names of all direct and indirect dependencies of a package, without dev-dependencies.
 fn reached(metadata: &Value, package: &str) -> BTreeSet<String> {
     let names: BTreeMap<&str, &str> = metadata["packages"]
         .as_array()
@@ -144,7 +144,7 @@ fn reached(metadata: &Value, package: &str) -> BTreeSet<String> {
     seen.into_iter().filter_map(|id| names.get(id)).map(|name| (*name).to_owned()).collect()
 }
 
-/// Finds everything that breaks a rule.
+/// Finds all violations of the rules.
 pub fn check(rules: &Rules, metadata: &Value, sources: &[Source]) -> Vec<Finding> {
     let mut findings = edges(rules, metadata);
     findings.extend(unused(metadata, sources));
@@ -203,7 +203,7 @@ fn edges(rules: &Rules, metadata: &Value) -> Vec<Finding> {
                 findings.push(finding(
                     "unused permission",
                     format!("{name} -> {listed}"),
-                    "a permission that nobody uses hides the next one",
+                    "an unused permission hides the next one",
                     "take the line out of xtask/boundaries.toml".to_owned(),
                 ));
             }
@@ -229,7 +229,7 @@ fn edges(rules: &Rules, metadata: &Value) -> Vec<Finding> {
     findings
 }
 
-/// Error codes and event kinds that no code gives and that are not listed as reserved, and the
+/// Finds error codes and event kinds that no code returns and that are not listed as reserved, and the
 /// reverse.
 fn reserved(sources: &[Source]) -> Vec<Finding> {
     let text = |file: &str| {
@@ -251,7 +251,7 @@ fn reserved(sources: &[Source]) -> Vec<Finding> {
         }
         for name in rows.iter().map(|row| row.name) {
             let path = format!("{kind}::{name}");
-            // A code also gives the kind of its event.
+            // A code also determines the kind of its event.
             let of_code = kind == "AuditEventKind"
                 && text("code.rs").lines().any(|line| line.contains(&format!("Event::{name})")));
             let used = of_code || users.iter().any(|text| names_path(text, &path));
@@ -268,7 +268,7 @@ fn reserved(sources: &[Source]) -> Vec<Finding> {
     findings
 }
 
-/// Dependencies that no line of their crate's code names.
+/// Finds dependencies that no line of their crate's code names.
 fn unused(metadata: &Value, sources: &[Source]) -> Vec<Finding> {
     let mut named: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for source in sources {
@@ -330,7 +330,7 @@ fn words(rules: &Rules, sources: &[Source]) -> Vec<Finding> {
     findings
 }
 
-/// The part of a file that is not its unit tests; nothing of a file of tests.
+/// Returns the part of a file before its unit tests; empty for a file of tests.
 fn without_tests(source: &Source) -> &str {
     if source.path.ends_with("/tests.rs") {
         return "";
@@ -338,8 +338,8 @@ fn without_tests(source: &Source) -> &str {
     source.text.split("#[cfg(test)]\nmod tests").next().unwrap_or(&source.text)
 }
 
-/// Whether a line names a word: exactly, if the word has punctuation or an upper-case letter; else in
-/// any case, also inside an identifier.
+/// Whether a line contains a word. A word with punctuation or an upper-case letter must match exactly; other
+/// words match in any case, also inside an identifier.
 fn names(line: &str, word: &str) -> bool {
     if word.chars().any(|c| !c.is_alphanumeric() || c.is_uppercase()) {
         return line.contains(word);
@@ -352,7 +352,7 @@ pub fn rules() -> Result<Rules> {
     toml::from_str(&std::fs::read_to_string(&path)?).context("xtask/boundaries.toml")
 }
 
-/// The sources of the crates.
+/// Reads the sources of the crates.
 pub fn sources() -> Result<Vec<Source>> {
     let mut sources = Vec::new();
     for entry in std::fs::read_dir(repository().join("crates"))? {

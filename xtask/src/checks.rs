@@ -23,10 +23,10 @@ const CRATES: [&str; 12] = [
     "toolbooth-server",
     "toolbooth",
 ];
-/// Features of `toolbooth-adapters` that a program may choose alone.
+/// Features of `toolbooth-adapters` that a program can select alone.
 const ADAPTERS: [&str; 7] =
     ["builtin", "command", "endpoint", "handlers", "mcp", "declarations", "secret-rules"];
-/// Most packages that `toolbooth-contracts` may bring without its default features.
+/// The maximum number of packages that `toolbooth-contracts` adds without its default features.
 const CONTRACTS_PACKAGES_MAX: usize = 30;
 
 /// Checks the formatting of all sources.
@@ -34,7 +34,7 @@ pub fn format() -> Result<()> {
     run(cargo().args(["fmt", "--all", "--check"]))
 }
 
-/// Runs clippy on everything; a warning is an error.
+/// Runs clippy on all code; a warning is an error.
 pub fn clippy() -> Result<()> {
     run(cargo()
         .args(["clippy", "--locked", "--workspace", "--all-targets", "--all-features"])
@@ -45,7 +45,7 @@ pub fn clippy() -> Result<()> {
 /// crate has turned on.
 pub fn alone() -> Result<()> {
     few_packages()?;
-    // A folder of its own: cargo runs one command at a time in each.
+    // A separate folder is used, because cargo runs one command at a time in each.
     let folder = target().join("alone");
     let check = |arguments: &[&str]| {
         let mut command = cargo();
@@ -73,7 +73,7 @@ pub fn test_alone() -> Result<()> {
     for name in CRATES {
         run(cargo().args(["test", "--locked", "--quiet", "-p", name]))?;
     }
-    // The tests of the workspace run without a key ring, as the gateway is by default.
+    // The tests of the workspace run without a key ring, which is the default of the gateway.
     run(cargo()
         .args(["test", "--locked", "--quiet", "-p", "toolbooth-adapters", "--lib"])
         .args(["--features", "keyring,process"]))
@@ -92,7 +92,7 @@ fn alone_path() -> std::path::PathBuf {
     target().join("ci/each-crate-alone.input")
 }
 
-/// The texts that decide which features each crate has.
+/// Returns the files that determine the features of each crate.
 fn alone_input() -> Result<String> {
     let root = repository();
     let mut paths = vec![root.join("Cargo.toml"), root.join("Cargo.lock")];

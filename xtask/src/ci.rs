@@ -7,7 +7,7 @@ use anyhow::Result;
 use crate::fuzz;
 use crate::steps::{self, Step};
 
-/// What most steps have in common.
+/// The defaults of most steps.
 const STEP: Step<'_> = Step { name: "", words: &[], limit_s: 0, needs: &[], beside: false };
 
 const FETCH: Step<'_> = Step { name: "packages", words: &["fetch"], limit_s: 1_000, ..STEP };
@@ -36,7 +36,7 @@ const SET_UP: Step<'_> = Step { name: "set-up", words: &["set-up"], limit_s: 1_2
 const BUILD: Step<'_> =
     Step { name: "build", words: &["build"], limit_s: 1_800, needs: &["packages"], ..STEP };
 
-/// For each commit.
+/// The steps for each commit.
 const CHECK: &[Step<'_>] = &[
     FORMAT,
     BOUNDARIES,
@@ -56,7 +56,7 @@ const CHECK: &[Step<'_>] = &[
 /// The longest time of a whole run, except of `soak`.
 const WHOLE: Duration = Duration::from_secs(3_600);
 
-/// On a clean clone. The limits are about three times what a slow machine takes.
+/// The steps on a clean clone. The limits are about three times the duration on a slow machine.
 const CI: &[Step<'_>] = &[
     FETCH,
     FORMAT,
@@ -65,8 +65,8 @@ const CI: &[Step<'_>] = &[
     DOCS_MAP,
     CLIPPY,
     BUILD,
-    // Beside clippy and the build: the set-up waits for the network, and few crates use two
-    // processors when they are checked alone.
+    // This step runs in parallel with clippy and the build. The set-up waits for the network, and the
+    // separate checks of crates rarely use two processors.
     Step { beside: true, ..SET_UP },
     Step {
         name: "each crate alone",
@@ -104,8 +104,8 @@ pub fn ci() -> Result<()> {
     steps::run(CI, Some(WHOLE))
 }
 
-/// Runs what takes long: `minutes` for fuzzing and for each round of tests, and the fault scenarios
-/// whole, which are bounded by their numbers of operations.
+/// Runs the long steps: `minutes` for fuzzing and for each round of tests. The fault scenarios run
+/// completely; their numbers of operations bound them.
 pub fn soak(minutes: u64) -> Result<()> {
     let seconds = (minutes * 60 / fuzz::TARGETS.len() as u64).max(1).to_string();
     let limit_s = minutes.max(30) * 60;
@@ -117,7 +117,7 @@ pub fn soak(minutes: u64) -> Result<()> {
         BUILD,
         Step { limit_s: 7_200, ..step("crates alone", &["test-alone"]) },
         Step { limit_s: 7_200, ..step("torture", &["torture", "all"]) },
-        // Each round has other schedules: more than four thousand in all.
+        // Each round has different schedules: more than four thousand in total.
         Step { limit_s: 7_200, ..step("schedules", &["flaky", "20", "schedules::"]) },
         Step { limit_s: limit_s * 2, ..step("fuzzing", &fuzzing) },
         step("tests", &["flaky", "1"]),

@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use crate::run::{cargo, repository, run, target};
 
-/// The benches, each in a folder of its own in both checkouts.
+/// The benches, each in a separate folder in both checkouts.
 const WRITER: &str = "writer";
 const PATH: &str = "path";
 const ROUNDS: usize = 5;

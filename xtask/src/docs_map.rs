@@ -30,7 +30,7 @@ pub struct Module {
     pub path: String,
     /// The first sentence of its first comment.
     pub sentence: String,
-    /// Stages of the call.
+    /// The stages of the call path.
     pub stages: Vec<usize>,
     /// Sections of the reference, `FILE#ANCHOR`.
     pub sections: Vec<String>,
@@ -68,7 +68,7 @@ pub fn module(path: &str, text: &str, is_test: bool) -> Module {
     }
 }
 
-/// The sections of a page of the reference: `FILE#ANCHOR` for each second-level heading.
+/// Returns the sections of a page of the reference: `FILE#ANCHOR` for each second-level heading.
 pub fn sections(file: &str, text: &str) -> Vec<String> {
     let anchor = |heading: &str| -> String {
         heading
@@ -313,7 +313,7 @@ pub fn run(check: bool) -> Result<()> {
     Ok(())
 }
 
-/// A table of `contracts` and the list of its reserved rows, as texts.
+/// Returns a table of `contracts` and the list of its reserved rows, as texts.
 fn table_and_reserved(file: &str) -> Result<(String, String)> {
     let folder = repository().join(tables::FOLDER);
     Ok((
@@ -322,7 +322,7 @@ fn table_and_reserved(file: &str) -> Result<(String, String)> {
     ))
 }
 
-/// The kinds of audit events that this version writes, with their meaning, and what is reserved.
+/// Writes the kinds of audit events of this version with their meaning, and the reserved kinds.
 fn events_and_reserved(out: &mut String) -> Result<()> {
     let mut reserved = Vec::new();
     out.push_str("\n## Audit events\n\n| kind | meaning |\n| --- | --- |\n");

@@ -1,4 +1,4 @@
-//! What a check of the boundary rules finds.
+//! The findings of the checks of the boundary rules.
 
 use std::fmt;
 

@@ -10,7 +10,7 @@ use anyhow::{Result, ensure};
 
 use crate::run::{self, cargo, repository, target};
 
-/// How long each target runs if nothing else is said.
+/// The default run time of each target, in seconds.
 pub const SECONDS: u64 = 15;
 /// The targets.
 pub const TARGETS: [&str; 6] =

@@ -67,7 +67,7 @@ fn main() -> ExitCode {
     match command() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // Prints the whole chain of causes without a backtrace, because people read these
+            // The whole chain of causes is printed without a backtrace, because developers read these
             // messages.
             eprintln!("error: {error:#}");
             ExitCode::FAILURE

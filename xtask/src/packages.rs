@@ -9,15 +9,15 @@ use spdx::{Expression, ParseMode};
 
 use crate::finding::Finding;
 
-/// The licences that packages may have.
+/// The permitted licences of packages.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Licences {
-    /// SPDX identifiers. Of alternatives, one has to be here.
+    /// SPDX identifiers. If a package offers alternatives, one of them must be in this list.
     pub allowed: Vec<String>,
 }
 
-/// Packages whose licence is not allowed, or that come from elsewhere than the one registry.
+/// Finds packages with a licence that is not permitted, or with a source other than the one registry.
 ///
 /// `lock` is the text of the lock file.
 pub fn check(licences: &Licences, metadata: &Value, lock: &str) -> Result<Vec<Finding>> {
@@ -56,13 +56,13 @@ pub fn check(licences: &Licences, metadata: &Value, lock: &str) -> Result<Vec<Fi
 fn is_allowed(licences: &Licences, written: &str) -> bool {
     let Ok(expression) = Expression::parse_mode(written, ParseMode::LAX) else { return false };
     expression.evaluate(|wanted| {
-        // An exception such as LLVM's only allows more.
+        // An exception such as LLVM's only grants further rights.
         let name = wanted.license.id().map(|id| id.name);
         name.is_some_and(|name| licences.allowed.iter().any(|allowed| allowed == name))
     })
 }
 
-/// The lines of a lock file that name another source than the registry of cargo's own packages.
+/// Returns the lines of a lock file that name a source other than the registry of cargo's own packages.
 fn foreign_sources(lock: &str) -> Vec<&str> {
     let sources = lock.lines().filter_map(|line| line.strip_prefix("source = "));
     sources.filter(|source| !source.ends_with("/rust-lang/crates.io-index\"")).collect()

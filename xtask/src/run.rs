@@ -9,17 +9,17 @@ use serde_json::Value;
 
 use crate::supervise;
 
-/// How often a command that needs a network is tried.
+/// The maximum number of tries of a command that needs a network.
 const TRIES: u32 = 3;
-/// Longest time of one try.
+/// The timeout of one try.
 const TRY_LIMIT: Duration = Duration::from_secs(300);
 
-/// The folder of the repository.
+/// Returns the folder of the repository.
 pub fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().map(Path::to_owned).unwrap_or_default()
 }
 
-/// The folder that builds write to.
+/// Returns the folder that builds write to.
 pub fn target() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| repository().join("target"), PathBuf::from)
 }
@@ -51,7 +51,7 @@ pub fn fetch(command: &mut Command) -> Result<()> {
 
 pub fn cargo() -> Command {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    // The variables of `cargo run` would make build scripts run again that look at them.
+    // With the variables of `cargo run`, build scripts that read them would run again.
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
         if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {
@@ -61,7 +61,7 @@ pub fn cargo() -> Command {
     cargo
 }
 
-/// The output of `cargo metadata` for the workspace.
+/// Returns the output of `cargo metadata` for the workspace.
 pub fn metadata() -> Result<Value> {
     let output = cargo()
         .args(["metadata", "--format-version", "1", "--all-features", "--locked"])
@@ -76,13 +76,13 @@ pub fn fetch_packages() -> Result<()> {
     fetch(cargo().args(["fetch", "--locked"]))
 }
 
-/// What every step that builds selects. With other features, most packages would be built again.
+/// The features that every build step selects. With other features, most packages would be built again.
 ///
-/// The gateway has its default features, as users have them, and an export format more; the other
-/// crates have what the workspace and its tests ask for.
+/// The gateway has its default features, like a released one, and one more export format. The other crates
+/// have the features that the workspace and its tests require.
 pub const FEATURES: [&str; 4] = ["--locked", "--workspace", "--features", "toolbooth/parquet"];
 
-/// The build of the tests and of the programs that they start.
+/// Returns the build command of the tests and of the programs that they start.
 pub fn build_command() -> Command {
     let mut command = cargo();
     command.arg("build").args(FEATURES).args(["--bins", "--tests"]);
@@ -96,11 +96,11 @@ pub fn build() -> Result<()> {
 
 /// Builds one program of the workspace.
 pub fn build_program(name: &str) -> Result<()> {
-    // Features of dev-dependencies count only where a test is built; `memory` is a small one.
+    // Cargo applies features of dev-dependencies only if it builds a test; `memory` is a small one.
     run(cargo().arg("build").args(FEATURES).args(["--bin", name, "--test", "memory"]))
 }
 
-/// All Rust files beneath a folder, sorted.
+/// Returns all Rust files in a folder and its subfolders, sorted.
 pub fn rust_files(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     if !folder.is_dir() {

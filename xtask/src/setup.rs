@@ -28,7 +28,7 @@ const NPM_PACKAGES: [&str; 4] = [
 /// Runners of Python packages, and servers that are started from an environment.
 const PYTHON_RUNNERS: [&str; 4] =
     ["mcp-server-fetch==2026.10.24", "mcp-server-git==2026.10.19", "pipx==1.18.4", "uv==0.13.9"];
-/// A runner of npm packages, and a server that is installed for all projects.
+/// A runner of npm packages, and a globally installed server.
 const NPM_RUNNERS: [&str; 2] = ["bun@1.4.5", "@modelcontextprotocol/server-memory@2026.8.31"];
 /// Clients. They need [`NODE_MAJOR_MIN`], as the conformance suite does.
 const NPM_CLIENTS: [&str; 2] = ["@modelcontextprotocol/inspector@2.12.0", "mcp-remote@0.15.1"];
@@ -37,7 +37,7 @@ const CONFORMANCE_PACKAGE: &str = "@modelcontextprotocol/conformance@0.2.0-alpha
 const NODE_MAJOR_MIN: u32 = 22;
 /// The release of Node that the package `node@24` installs if the machine's own is older.
 const NODE_RELEASE: &str = "24.21.0";
-/// The source package that carries the official JSON-Schema-Test-Suite.
+/// The source package that contains the official JSON-Schema-Test-Suite.
 const SUITE_PACKAGE: &str = "jsonschema==4.26.0 --hash=sha256:0c26707e2efad8aa1bfc5b7ce170f3fccc2e4918ff85989ba9ffa9facb2be326\n";
 
 fn there(program: &str) -> bool {
@@ -68,7 +68,7 @@ pub fn set_up() -> Result<PathBuf> {
         npm(&folder.join("npm"), "servers", &[], &NPM_PACKAGES)?;
         runners(&folder.join("runners"))?;
         npm(&folder.join("clients"), "clients", &["--ignore-scripts"], &NPM_CLIENTS)?;
-        // Its Node runs the clients and the fixture server too.
+        // The Node of the suite also runs the clients and the fixture server.
         conformance_suite()?;
     } else {
         missing("node", "tests with npm servers and Node handlers")?;
@@ -76,8 +76,8 @@ pub fn set_up() -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// Installs the database server and the tracer that fault tests need, from the system's packages. A
-/// server that the package starts by itself is never used: tests start their own.
+/// Installs the database server and the tracer that fault tests need, from the system's packages. Tests never
+/// use a server that the package starts; they start their own.
 fn servers() -> Result<()> {
     let database = Path::new("/usr/lib/postgresql").is_dir();
     let tracer = there("strace");
@@ -125,7 +125,7 @@ fn python(venv: &Path, base: &str, packages: &[&str]) -> Result<()> {
     Ok(std::fs::write(done, wanted)?)
 }
 
-/// Installs package runners that any user may start.
+/// Installs package runners that any user can start.
 fn runners(folder: &Path) -> Result<()> {
     let system = Path::new("/usr/bin/python3");
     let base = if system.is_file() { "/usr/bin/python3" } else { "python3" };

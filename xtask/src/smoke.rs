@@ -1,6 +1,6 @@
-//! The smoke test: starts the real gateway, and calls `read_file` as an MCP client over HTTP does.
+//! The smoke test: starts the gateway, and calls `read_file` like an MCP client over HTTP.
 //!
-//! Needs nothing but the gateway's program.
+//! Needs only the gateway's program.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::run::{build_program, target};
 
-/// How long the gateway may take to answer one request.
+/// The timeout of one response of the gateway.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 const VERSION: &str = "2025-11-25";
 
@@ -45,7 +45,7 @@ pub fn run() -> Result<()> {
     Ok(())
 }
 
-/// Initializes a session and calls the tool; gives the result.
+/// Initializes a session and calls the tool; returns the result.
 fn call(address: &str) -> Result<Value> {
     let client = json!({
         "protocolVersion": VERSION, "capabilities": {},
@@ -67,8 +67,8 @@ fn call(address: &str) -> Result<Value> {
     Ok(answered["result"].clone())
 }
 
-/// Posts a message over a connection of its own; gives the head and the message of the answer, null
-/// where there is none.
+/// Posts a message over a separate connection. Returns the head and the message of the response; the message
+/// is null if there is none.
 fn post(address: &str, session: Option<&str>, message: &Value) -> Result<(String, Value)> {
     let body = message.to_string();
     let session = session
@@ -87,7 +87,7 @@ fn post(address: &str, session: Option<&str>, message: &Value) -> Result<(String
     stream.read_to_string(&mut answer)?;
     let (head, body) = answer.split_once("\r\n\r\n").context("an answer has a head")?;
     ensure!(head.starts_with("HTTP/1.1 20"), "the gateway answered {answer}");
-    // A document, or an event of a stream; in chunks or not.
+    // The body is a document, or an event of a stream; it can be chunked.
     let message = body.lines().find_map(|line| {
         serde_json::from_str::<Value>(line.trim().trim_start_matches("data:"))
             .ok()

@@ -1,5 +1,4 @@
-//! Rules about the files of each package: all of them are compiled, circles between them are known and
-//! become fewer, and how many lines there are.
+//! Checks the files of each package: all are compiled, dependency cycles are known; also counts lines.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -9,13 +8,13 @@ use serde::Deserialize;
 
 use crate::run::{repository, rust_files};
 
-/// The circles that are known, by the files in each.
+/// The list of known cycles, by the files in each.
 const CIRCLES: &str = "xtask/circles.toml";
 
 /// The modules of a package, by their paths.
 type Modules = BTreeMap<Vec<String>, PathBuf>;
 
-/// Checks that every file is compiled and that no circle is new, and prints how many lines there are.
+/// Checks that every file is compiled and that no cycle is new, and prints the numbers of lines.
 pub fn run() -> Result<()> {
     let mut problems = Vec::new();
     let mut circles = Vec::new();
@@ -42,7 +41,7 @@ pub fn run() -> Result<()> {
     lines()
 }
 
-/// The folders with a manifest that has sources.
+/// Returns the folders with a manifest and sources.
 fn packages() -> Result<Vec<PathBuf>> {
     let root = repository();
     let mut found = vec![root.join("xtask"), root.join("tests"), root.join("fuzz")];
@@ -57,7 +56,7 @@ fn shown(file: &Path) -> String {
     file.strip_prefix(repository()).unwrap_or(file).display().to_string()
 }
 
-/// The code of a file: without comments, texts and tests.
+/// Returns the code of a file, without comments, texts and tests.
 fn code(file: &Path) -> Result<String> {
     let text = std::fs::read_to_string(file).with_context(|| shown(file))?;
     let mut out = String::new();
@@ -102,8 +101,8 @@ fn load(path: Vec<String>, file: &Path, modules: &mut Modules) -> Result<()> {
     Ok(())
 }
 
-/// Which files name which others. What a module names of the modules that it is in is left out: a part
-/// may know the whole.
+/// Returns the references between files. References of a module to its parent modules are omitted, because a
+/// part can depend on the whole.
 fn edges(modules: &Modules) -> Result<BTreeMap<PathBuf, BTreeSet<PathBuf>>> {
     let mut edges = BTreeMap::new();
     for (module, file) in modules {
@@ -119,13 +118,13 @@ fn edges(modules: &Modules) -> Result<BTreeMap<PathBuf, BTreeSet<PathBuf>>> {
                 }
                 _ => continue,
             };
-            // The longest part of the path that is a module.
+            // The longest prefix of the path that is a module is its module.
             let of = (0..=absolute.len()).rev().find_map(|length| {
                 let path = absolute.get(..length)?;
                 modules.get_key_value(path)
             });
             if let Some((of, target)) = of.filter(|(of, _)| !module.starts_with(of)) {
-                // A module may name its own parts.
+                // A module can refer to its own submodules.
                 if !of.starts_with(module) || module.is_empty() {
                     named.insert(target.clone());
                 }
@@ -136,7 +135,7 @@ fn edges(modules: &Modules) -> Result<BTreeMap<PathBuf, BTreeSet<PathBuf>>> {
     Ok(edges)
 }
 
-/// The paths that begin with `crate`, `self` or `super`, braces written out.
+/// Returns the paths that begin with `crate`, `self` or `super`, with braces expanded.
 fn paths(code: &str) -> Vec<Vec<String>> {
     let mut found = Vec::new();
     for start in ["crate::", "self::", "super::"] {
@@ -151,7 +150,7 @@ fn paths(code: &str) -> Vec<Vec<String>> {
     found
 }
 
-/// Reads a path, and what braces in it list.
+/// Reads a path, and the paths in its braces.
 fn written_out(text: &mut &str, before: &[String], found: &mut Vec<Vec<String>>) {
     let mut path = before.to_vec();
     loop {
@@ -175,7 +174,7 @@ fn written_out(text: &mut &str, before: &[String], found: &mut Vec<Vec<String>>)
                 }
                 let length = text.len();
                 written_out(text, &path, found);
-                // `name as other`, and what else is no path.
+                // This skips `name as other`, and other text that is not a path.
                 *text = text.trim_start_matches(|c: char| !matches!(c, ',' | '}'));
                 if text.len() == length {
                     return;
@@ -187,7 +186,7 @@ fn written_out(text: &mut &str, before: &[String], found: &mut Vec<Vec<String>>)
     found.push(path);
 }
 
-/// The sets of more than one file that all lead to one another.
+/// Returns the sets of several files in which every file reaches every other.
 fn strongly_connected(edges: &BTreeMap<PathBuf, BTreeSet<PathBuf>>) -> Vec<BTreeSet<String>> {
     let reached = |from: &PathBuf| {
         let (mut seen, mut next) = (BTreeSet::new(), vec![from]);
@@ -216,7 +215,7 @@ fn strongly_connected(edges: &BTreeMap<PathBuf, BTreeSet<PathBuf>>) -> Vec<BTree
     circles
 }
 
-/// Circles that are not as the list has them: it may only become shorter.
+/// Returns an error for each cycle that differs from the list, which must only become shorter.
 fn unknown(circles: &[BTreeSet<String>]) -> Result<Vec<String>> {
     #[derive(Deserialize)]
     struct List {

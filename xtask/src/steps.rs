@@ -1,9 +1,9 @@
-//! Runs steps, each as a process of its own with a limit and a log.
+//! Runs steps, each in a separate process with a limit and a log.
 //!
-//! A step is a command of this program, so that it can be repeated alone. There are two lanes; a
-//! step waits for those that it needs. Steps that do not need a failed step still run. The output
-//! of a step is in `target/ci/STEP.log`. At the end stand the times, the reports of the steps, and
-//! the end of the log of each failed step.
+//! A step is a command of this program, so it can be repeated alone. There are two lanes; a step waits for
+//! the steps that it needs. Steps that do not need a failed step still run. The output of a step is in
+//! `target/ci/STEP.log`. The end of the output contains the times, the reports of the steps, and the end of
+//! the log of each failed step.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -17,26 +17,26 @@ use anyhow::{Context, Result, bail};
 use crate::run::{repository, target};
 use crate::supervise;
 
-/// The line before the part of a log that is shown at the end, whether the step failed or not.
+/// The line before the part of a log that is shown at the end, even if the step failed.
 const REPORT: &str = "-- report";
-/// Lines about all failed steps together.
+/// The maximum number of lines about all failed steps together.
 const FAILURE_LINES_MAX: usize = 48;
 
 /// One step.
 #[derive(Clone, Copy)]
 pub struct Step<'a> {
     pub name: &'a str,
-    /// The command of this program that does it.
+    /// The command of this program that runs it.
     pub words: &'a [&'a str],
-    /// A step that takes longer is ended, in seconds.
+    /// The time after which the step is ended, in seconds.
     pub limit_s: u64,
-    /// Names of steps without which this one cannot run.
+    /// Names of steps that must succeed before this one.
     pub needs: &'a [&'a str],
-    /// Whether it runs in the second lane, beside the other steps.
+    /// Whether it runs in the second lane, in parallel with the other steps.
     pub beside: bool,
 }
 
-/// Begins the report of a step: what is printed after it is shown at the end of the run.
+/// Begins the report of a step: the output after it is shown at the end of the run.
 pub fn begin_report() {
     println!("{REPORT}");
 }
@@ -44,7 +44,7 @@ pub fn begin_report() {
 struct Done<'a> {
     step: &'a Step<'a>,
     seconds: f64,
-    /// Why it failed.
+    /// The reason why it failed.
     failure: Option<String>,
 }
 
@@ -52,20 +52,20 @@ fn log(step: &Step<'_>) -> PathBuf {
     target().join("ci").join(format!("{}.log", step.name.replace(' ', "-")))
 }
 
-/// Runs the steps, those of each lane in order, both lanes at once, within `limit` together.
+/// Runs the steps, those of each lane in order and both lanes in parallel, within the common `limit`.
 ///
 /// # Errors
 /// At the end, if a step failed.
 pub fn run(steps: &[Step<'_>], limit: Option<Duration>) -> Result<()> {
     std::fs::create_dir_all(target().join("ci"))?;
-    // Read before a build replaces the file.
+    // The path is read before a build replaces the file.
     let program = std::env::current_exe()?;
     let began = Instant::now();
     let ended = StepEnd::default();
     let run = Run {
         program,
         until: limit.map(|limit| began + limit),
-        // Where packages are fetched first, nothing else may need the registry.
+        // If packages are fetched first, no other step may need the registry.
         offline: steps.iter().any(|step| step.words == ["fetch"]),
     };
     let all: Vec<Done<'_>> = std::thread::scope(|scope| {
@@ -99,15 +99,15 @@ pub fn run(steps: &[Step<'_>], limit: Option<Duration>) -> Result<()> {
     Ok(())
 }
 
-/// What the steps of one run share.
+/// The state that the steps of one run share.
 struct Run {
     program: PathBuf,
-    /// When the run is over.
+    /// The deadline of the run.
     until: Option<Instant>,
     offline: bool,
 }
 
-/// Which steps have ended, and whether they succeeded.
+/// The steps that have ended, and whether they succeeded.
 #[derive(Default)]
 struct StepEnd {
     steps: Mutex<BTreeMap<String, bool>>,
@@ -131,7 +131,7 @@ impl StepEnd {
     }
 }
 
-/// Runs a step once those that it needs have ended. Steps that are not among `all` count as done.
+/// Runs a step after the steps that it needs. Steps that are not in `all` count as done.
 fn in_turn<'a>(step: &'a Step<'a>, all: &[Step<'_>], run: &Run, ended: &StepEnd) -> Done<'a> {
     let known = |name: &&str| all.iter().any(|step| step.name == *name);
     let needs: Vec<&str> = step.needs.iter().copied().filter(|name| known(name)).collect();
@@ -184,7 +184,7 @@ fn run_one<'a>(step: &'a Step<'a>, run: &Run) -> Result<Done<'a>> {
     Ok(Done { step, seconds: began.elapsed().as_secs_f64(), failure })
 }
 
-/// The report of a step; empty if it has none.
+/// Returns the report of a step; empty if it has none.
 fn report(step: &Step<'_>) -> Vec<String> {
     let text = read(step);
     let mut lines = text.lines().rev();
@@ -204,7 +204,7 @@ fn read(step: &Step<'_>) -> String {
     String::from_utf8_lossy(&std::fs::read(log(step)).unwrap_or_default()).into_owned()
 }
 
-/// Prints how a step is repeated, and its report or the end of its log.
+/// Prints the command that repeats a step, and its report or the end of its log.
 fn tell(done: &Done<'_>, lines_max: usize) {
     println!("repeat: cargo xtask {}", done.step.words.join(" "));
     println!("log:    {}", log(done.step).display());

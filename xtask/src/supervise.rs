@@ -1,7 +1,7 @@
 //! Runs a command within a time limit, and kills every process that it started when the limit ends.
 //!
-//! Finds processes in `/proc`: by their parents, and by the variable [`MARK`] in their environment.
-//! A process that has left both behind is not found.
+//! Finds processes in `/proc`: by their parents, and by the variable [`MARK`] in their environment. A process
+//! that has neither is not found.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -37,8 +37,8 @@ pub fn wait_within(child: &mut Child, limit: Duration) -> Result<Option<ExitStat
 
 /// Runs a command. Returns its exit status; `None` if `limit` ended it.
 ///
-/// `mark` is unique to the command and has no `/`. At the limit, kills the command, its
-/// descendants, and all processes that carry the mark.
+/// `mark` is unique to the command and contains no `/`. At the limit, kills the command, its descendants, and
+/// all processes that carry the mark.
 pub fn run_within(
     command: &mut Command,
     mark: &str,
@@ -51,7 +51,7 @@ pub fn run_within(
         .with_context(|| format!("{command:?} cannot be started"))?;
     let status = wait_within(&mut child, limit)?;
     if status.is_none() {
-        // A killed process may have started others meanwhile, so the search is repeated.
+        // A killed process can have started others meanwhile, so the search is repeated.
         for _ in 0..10 {
             let mut ids = descendants(child.id());
             ids.extend(marked(mark));
@@ -75,7 +75,7 @@ pub fn kill(id: u32) {
     }
 }
 
-/// The live processes whose environment has this mark.
+/// Returns the live processes with this mark in their environment.
 pub fn marked(mark: &str) -> BTreeSet<u32> {
     let carries = |id: &u32| {
         let environment = std::fs::read(format!("/proc/{id}/environ")).unwrap_or_default();
@@ -87,26 +87,26 @@ pub fn marked(mark: &str) -> BTreeSet<u32> {
     ids().filter(carries).collect()
 }
 
-/// The command line of a process, for messages.
+/// Returns the command line of a process, for messages.
 pub fn command_line(id: u32) -> String {
     let words = std::fs::read(format!("/proc/{id}/cmdline")).unwrap_or_default();
     String::from_utf8_lossy(&words).replace('\0', " ").trim().to_owned()
 }
 
-/// All live processes.
+/// Returns all live processes.
 fn ids() -> impl Iterator<Item = u32> {
     let entries = std::fs::read_dir(Path::new("/proc")).into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// The parent of a process.
+/// Returns the parent of a process.
 fn parent(id: u32) -> Option<u32> {
     let text = std::fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
-    // The name in parentheses may have spaces and parentheses of its own.
+    // The name in parentheses can contain spaces and parentheses.
     text.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
 }
 
-/// A process and all processes below it.
+/// Returns a process and all its descendants.
 fn descendants(id: u32) -> BTreeSet<u32> {
     let parents: Vec<(u32, u32)> = ids().filter_map(|id| Some((id, parent(id)?))).collect();
     let mut found = BTreeSet::from([id]);
@@ -130,7 +130,7 @@ mod tests {
     #[test]
     fn a_limit_ends_the_command_and_all_that_it_started() {
         let file = std::env::temp_dir().join(format!("xtask-limit-{}", std::process::id()));
-        // One process stays below the shell; the other one has lost its parent.
+        // One process remains a child of the shell; the other one has lost its parent.
         let script = format!(
             "sleep 600 & echo $! > {0}; (sleep 600 & echo $! >> {0}); echo done >> {0}; wait",
             file.display()
@@ -159,7 +159,7 @@ mod tests {
         let mut command = Command::new("sleep");
         let marks = format!("/{}/{}", mark("outer"), mark("inner"));
         let mut child = command.arg("600").env(MARK, marks).spawn().unwrap();
-        // The environment appears a moment after the program was started.
+        // The environment is available shortly after the program was started.
         while std::fs::read(format!("/proc/{}/environ", child.id())).unwrap().is_empty() {
             std::thread::yield_now();
         }

@@ -1,9 +1,9 @@
-//! The tables of error codes and of event kinds in the sources of `contracts`.
+//! Reads the tables of error codes and of event kinds in the sources of `contracts`.
 
 /// The folder of the tables.
 pub const FOLDER: &str = "crates/contracts/src/";
 
-/// The files of the tables, each with the type that its rows are values of.
+/// The files of the tables, each with the type of its rows.
 pub const TABLES: [(&str, &str); 2] =
     [("code.rs", "ErrorCode"), ("event_kind.rs", "AuditEventKind")];
 
@@ -18,7 +18,7 @@ pub struct Row<'t> {
     pub meaning: String,
 }
 
-/// The rows of the table in a file.
+/// Returns the rows of the table in a file.
 pub fn rows(text: &str) -> Vec<Row<'_>> {
     let (mut rows, mut meaning) = (Vec::new(), Vec::new());
     for line in text.lines() {
@@ -40,7 +40,7 @@ pub fn rows(text: &str) -> Vec<Row<'_>> {
     rows
 }
 
-/// Whether a text names a path such as `Kind::Name`, whole.
+/// Whether a text contains a whole path such as `Kind::Name`.
 pub fn names_path(text: &str, path: &str) -> bool {
     text.match_indices(path).any(|(at, _)| {
         let after = text.get(at + path.len()..).and_then(|rest| rest.chars().next());

@@ -1,5 +1,5 @@
-//! A command line from configuration: its words, variables and folder, and whether its program
-//! exists.
+//! Defines a command line from configuration: its words, variables and folder, and whether its
+//! program exists.
 //!
 //! Starts nothing.
 //!
@@ -18,21 +18,22 @@ use crate::secrets::{KnownSecrets, Setting};
 pub struct CommandLine {
     /// Program and arguments.
     pub argv: Vec<Setting>,
-    /// Variables in addition to those that are passed on.
+    /// Variables in addition to the inherited ones.
     pub env: Vec<(String, Setting)>,
-    /// Where it runs.
+    /// Its working directory.
     pub cwd: Option<Setting>,
-    /// How many of the first words an operator wrote: files that they name may be read.
+    /// How many of the first words an operator wrote. The program can read the files that they
+    /// name.
     pub written: usize,
-    /// A folder of the program's own for its home and caches, made where it is missing; for
-    /// programs that are contained.
+    /// The program's own folder for its home and caches, which is created if it is missing. Only
+    /// for contained programs.
     pub own: Option<PathBuf>,
     /// The name of its sandbox profile in configuration, for messages.
     pub profile_name: Option<String>,
 }
 
 impl CommandLine {
-    /// The command line as people wrote it, without what it is filled in with.
+    /// Returns the command line as configured, without the values of its settings.
     #[must_use]
     pub fn shown(&self) -> String {
         let mut words: Vec<String> = Vec::new();
@@ -50,26 +51,26 @@ impl CommandLine {
         words.join(" ")
     }
 
-    /// `text` without the values of the secrets that the command was given.
+    /// Returns `text` without the values of the secrets of the command.
     #[must_use]
     pub fn conceal(&self, text: &str) -> String {
         self.secrets().conceal_text(text)
     }
 
-    /// The secrets that the command was given.
+    /// Returns the secrets of the command.
     #[must_use]
     pub fn secrets(&self) -> KnownSecrets {
         let words = self.argv.iter().map(|word| ("", word));
         Setting::known(words.chain(self.env.iter().map(|(name, value)| (name.as_str(), value))))
     }
 
-    /// The program as people wrote it.
+    /// Returns the program as configured.
     #[must_use]
     pub fn program(&self) -> String {
         self.argv.first().map(Setting::shown).unwrap_or_default()
     }
 
-    /// Whether it could be started: its program is there, and so is what it is filled in with.
+    /// Whether the command can be started: its program exists, and its settings can be resolved.
     #[must_use]
     pub fn readiness(&self) -> Readiness {
         let settings = self.argv.iter().chain(self.env.iter().map(|(_, value)| value));
@@ -85,7 +86,7 @@ impl CommandLine {
         }
     }
 
-    /// A path of a profile that has to be there and is not.
+    /// Returns a path of a profile that must exist and does not.
     #[cfg(feature = "command")]
     pub(crate) fn missing_path(&self, profile: &SandboxProfile) -> Option<String> {
         let cwd = match &self.cwd {
@@ -97,7 +98,7 @@ impl CommandLine {
         paths.filter(|path| !path.starts_with("~/")).find(|path| !cwd.join(path).exists())
     }
 
-    /// The same command with the secrets that a profile gives to it.
+    /// Returns the same command with the secrets of a profile.
     #[must_use]
     pub fn with_secrets_of(mut self, profile: Option<&SandboxProfile>) -> Self {
         let env = profile.and_then(|profile| profile.env.as_ref());
@@ -108,7 +109,7 @@ impl CommandLine {
     }
 }
 
-/// Where a program is: by its path, beneath `cwd` where that is relative, or in `PATH`.
+/// Returns the path of a program: relative to `cwd`, or in `PATH` if the program is a bare name.
 pub(crate) fn find(program: &str, cwd: &Path) -> Option<PathBuf> {
     let path = Path::new(program);
     if path.components().count() > 1 || program.starts_with('.') {

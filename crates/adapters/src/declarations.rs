@@ -1,6 +1,6 @@
-//! Declarations in each provider's form.
+//! Renders tool declarations in each provider's form.
 //!
-//! What a form cannot say is a finding, not a silent loss.
+//! A part that a form cannot express is reported as a finding, and not dropped silently.
 //!
 //! Doc: registry.md#declarations
 
@@ -11,7 +11,7 @@ use toolbooth_contracts::declaration::{Declaration, DeclarationFinding, Rendered
 use toolbooth_contracts::json::{Step, pointer};
 use toolbooth_contracts::port::DeclarationFormat;
 
-/// All formats, by the words that choose them.
+/// Returns all formats; [`by_name`] selects one.
 #[must_use]
 pub fn all() -> Vec<Arc<dyn DeclarationFormat>> {
     vec![
@@ -23,7 +23,7 @@ pub fn all() -> Vec<Arc<dyn DeclarationFormat>> {
     ]
 }
 
-/// The format that `name` chooses.
+/// Returns the format with this name.
 #[must_use]
 pub fn by_name(name: &str) -> Option<Arc<dyn DeclarationFormat>> {
     all().into_iter().find(|format| format.name() == name)
@@ -38,7 +38,7 @@ fn named(declaration: &Declaration) -> Map<String, Value> {
     out
 }
 
-/// A finding for each part of a declaration that a function declaration has no place for.
+/// Adds a finding for each part of a declaration that a function declaration has no field for.
 fn unsaid(declaration: &Declaration, findings: &mut Vec<DeclarationFinding>) {
     let mut tell = |path: &str, message: &str| {
         findings.push(DeclarationFinding {
@@ -92,15 +92,17 @@ impl DeclarationFormat for Gemini {
     }
 }
 
-/// The words by which a request says that its model was given strict declarations.
+/// The dialect that a request names if its model received strict declarations.
 pub const STRICT_DIALECT: &str = "openai-strict";
 
-/// Chat (`{type: "function", function: {…}}`) and responses (flat), with and without strict mode.
+/// The chat form (`{type: "function", function: {…}}`) and the responses form (flat), each with and
+/// without strict mode.
 #[derive(Debug, Clone, Copy)]
 pub struct OpenAi {
-    /// The flat form.
+    /// Whether it is the flat form.
     pub responses: bool,
-    /// Every property required, optional ones nullable, nothing additional.
+    /// Whether every property is required, optional ones nullable, and no other property is
+    /// allowed.
     pub strict: bool,
 }
 
@@ -134,7 +136,7 @@ impl DeclarationFormat for OpenAi {
     }
 }
 
-/// Keywords that strict mode does not take.
+/// Keywords that strict mode rejects.
 const NOT_STRICT: [&str; 14] = [
     "allOf",
     "contains",
@@ -152,7 +154,7 @@ const NOT_STRICT: [&str; 14] = [
     "unevaluatedProperties",
 ];
 
-/// A schema in strict form, and what of it cannot be said so.
+/// Converts a schema to strict form, and reports the parts that strict mode cannot express.
 struct Strict<'d> {
     declaration: &'d Declaration,
     findings: &'d mut Vec<DeclarationFinding>,
@@ -188,7 +190,7 @@ impl Strict<'_> {
 
     fn schema(&mut self, schema: &Value) -> Value {
         let Value::Object(members) = schema else {
-            // A bare `true` takes anything, which strict mode cannot say.
+            // A bare `true` accepts any value, which strict mode cannot express.
             if *schema == Value::Bool(true) {
                 self.tell(None, "strict mode wants a type");
             }
@@ -246,7 +248,7 @@ impl Strict<'_> {
         Value::Object(out)
     }
 
-    /// Makes every property required and takes no other.
+    /// Makes every property required and allows no other property.
     fn close(&mut self, members: &Map<String, Value>, out: &mut Map<String, Value>) {
         let is_object = members.get("type").and_then(Value::as_str) == Some("object");
         if !is_object && !members.contains_key("properties") {
@@ -317,7 +319,7 @@ impl DeclarationFormat for Anthropic {
     }
 }
 
-/// `{tools: […]}`, as an MCP server lists them; it can say everything.
+/// `{tools: […]}`, as an MCP server lists them. It can express every declaration.
 #[derive(Debug, Clone, Copy)]
 pub struct Mcp;
 

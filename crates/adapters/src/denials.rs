@@ -1,8 +1,8 @@
-//! Recognises by a program's output that a rule of its sandbox stopped it, and names the line that
+//! Recognises in a program's output that a rule of its sandbox stopped it, and names the line that
 //! would allow it.
 //!
-//! The kernel tells only the program, by an error code. Which path or port it was stands in what the
-//! program prints. What is not recognised is not told.
+//! The kernel reports a denial only to the program, by an error code. Only the program's output
+//! names the path or port. A denial that is not recognised is not reported.
 //!
 //! Path: 7. Doc: execution.md#what-the-sandbox-stopped
 
@@ -18,33 +18,33 @@ use crate::place::lexical;
 use crate::sandbox::profile::{default_profile, server_profile};
 use crate::visible_paths::{is_system, is_wide};
 
-/// Lines of output that are looked at, from the last one on.
+/// Maximum number of output lines that are examined, from the last one backwards.
 const LINES_MAX: usize = 200;
-/// Characters of a line.
+/// Maximum number of characters of a line that are examined.
 const LINE_CHARS_MAX: usize = 1_000;
-/// Denials that are told of one text.
+/// Maximum number of denials that are reported for one text.
 const SENTENCES_MAX: usize = 4;
-/// Folders with installed packages: what is written there runs outside too.
+/// Folders of installed packages. Programs outside of the sandbox run their files too.
 const PACKAGES: [&str; 2] = ["node_modules", "site-packages"];
 /// Programs that need the socket of a container engine.
 const ENGINES: [&str; 4] = ["docker.sock", "docker daemon", "podman.sock", "containerd.sock"];
 
-/// Explains denials by what a contained program may do.
+/// Explains denials from the permissions of a contained program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct DenialExplainer {
     profile: ProfileName,
-    /// Paths that the program sees, and whether it may write them.
+    /// Paths that the program can see, and whether it can write them.
     seen: Vec<(PathBuf, bool)>,
     hidden: Vec<PathBuf>,
-    /// Ports at which it finds the gateway; `None` = it has no network.
+    /// Ports at which it can reach the gateway; `None` = it has no network.
     ports: Option<Vec<u16>>,
     cwd: PathBuf,
     home: Option<PathBuf>,
-    /// The words of its command line, which it repeats before its errors.
+    /// The words of its command line. The first is the program, which precedes its error messages.
     words: Vec<String>,
 }
 
-/// How an operator finds a profile.
+/// The name under which an operator finds a profile.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum ProfileName {
     Shipped(&'static str),
@@ -52,7 +52,7 @@ enum ProfileName {
     Contract,
 }
 
-/// What the kernel answered.
+/// The error code from the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Errno {
     ReadOnly,
@@ -62,7 +62,7 @@ enum Errno {
     Refused,
 }
 
-/// The texts of operating systems and runtimes for an error.
+/// Texts of operating systems and runtimes for an error.
 const ERROR_TEXTS: [(&str, Errno); 14] = [
     ("erofs", Errno::ReadOnly),
     ("read-only file system", Errno::ReadOnly),
@@ -80,7 +80,7 @@ const ERROR_TEXTS: [(&str, Errno); 14] = [
     ("network is unreachable", Errno::NotPermitted),
 ];
 
-/// What is known of a program beside its sandbox.
+/// Properties of a program in addition to its sandbox.
 pub(crate) struct Program<'a> {
     pub(crate) argv: &'a [String],
     pub(crate) cwd: &'a Path,
@@ -89,7 +89,7 @@ pub(crate) struct Program<'a> {
     pub(crate) profile_name: Option<&'a str>,
 }
 
-/// A denial, and whether it reveals anything of this machine beyond the program's own output.
+/// A denial, and whether it reveals information about this machine beyond the program's own output.
 struct Explanation {
     sentence: String,
     reveals: bool,
@@ -130,8 +130,8 @@ impl DenialExplainer {
         }
     }
 
-    /// Notes what a rule of the sandbox stopped: `answer` is output that the agent sees, `stderr`
-    /// output that it does not.
+    /// Records the denials of the sandbox. `answer` is output that the agent sees, and `stderr`
+    /// output that it does not see.
     pub(crate) fn explain(&self, answer: &str, stderr: &str, execution_log: &ExecutionLog) {
         for (text, seen) in [(answer, true), (stderr, false)] {
             for Explanation { sentence, reveals } in self.explanations(text) {
@@ -140,7 +140,7 @@ impl DenialExplainer {
         }
     }
 
-    /// The sentences for an output, each on a line of its own; empty where there are none.
+    /// Returns the sentences for an output, each on its own line; empty if there are none.
     pub(crate) fn sentences(&self, output: &str) -> String {
         let explanations = self.explanations(output);
         explanations.into_iter().map(|one| format!("\n{}", one.sentence)).collect()
@@ -182,12 +182,12 @@ impl DenialExplainer {
                 reveals: false,
             }),
             Errno::Refused => self.port(line),
-            // A program names itself and then the path: the last one is the path.
+            // A message names the program before the path, so the last path is the denied one.
             _ => self.paths(line).into_iter().rev().find_map(|path| self.path(&path, errno)),
         }
     }
 
-    /// A sentence that names the profile, and the line that would allow what it stopped.
+    /// Returns a sentence with the profile and the line that would allow the denied action.
     fn sentence(&self, what: &str, line: Option<String>) -> String {
         let profile = match &self.profile {
             ProfileName::Shipped(name) => format!("the sandbox profile `{name}`"),
@@ -200,7 +200,7 @@ impl DenialExplainer {
         }
     }
 
-    /// The line of configuration that adds `section`; the rest of the profile stays.
+    /// Returns the line of configuration that adds `section`. The rest of the profile is unchanged.
     fn line(&self, section: &str) -> String {
         match &self.profile {
             ProfileName::Shipped(name) => {
@@ -216,7 +216,7 @@ impl DenialExplainer {
         let inside = |root: &&(PathBuf, bool)| path.starts_with(&root.0);
         let nearest =
             self.seen.iter().filter(inside).max_by_key(|(root, _)| root.components().count());
-        // The base of a shipped profile stays where its own entries are named by three dots.
+        // The entry `...` includes the entries of the shipped base profile.
         let read = || self.line(&format!("fs = {{ read = [\"...\", \"{shown}\"] }}"));
         if self.hidden.iter().any(|hidden| path.starts_with(hidden)) {
             let sentence = self.sentence(&format!("covers `{shown}`"), Some(read()));
@@ -230,7 +230,8 @@ impl DenialExplainer {
             (None, Errno::ReadOnly | Errno::NotPermitted) if !path.exists() => {
                 Some(self.not_written(path, true))
             }
-            // It is there outside, and not inside. Whether it is there is not for the agent to know.
+            // The path exists outside of the sandbox only. The agent must not learn whether it
+            // exists.
             (None, _) if path.exists() => {
                 let sentence = self.sentence(&format!("does not show `{shown}`"), Some(read()));
                 Some(Explanation { sentence, reveals: true })
@@ -244,7 +245,8 @@ impl DenialExplainer {
         let in_packages = path
             .components()
             .any(|part| PACKAGES.iter().any(|packages| part.as_os_str() == *packages));
-        // A line that opens the system, a home, or programs that run outside is no advice.
+        // No line is suggested that opens the system, a home, or programs that run outside of the
+        // sandbox.
         let folder = folder.filter(|folder| {
             !in_packages && !is_wide(folder, self.home.as_deref()) && !is_system(folder)
         });
@@ -254,7 +256,7 @@ impl DenialExplainer {
         Explanation { sentence: self.sentence(&what, line), reveals }
     }
 
-    /// A port at which nothing listens in the program's own network.
+    /// Returns the explanation for a port without a listener in the program's own network.
     fn port(&self, line: &str) -> Option<Explanation> {
         let port = line
             .split(|c: char| c.is_whitespace() || ",;()\"'".contains(c))
@@ -268,8 +270,8 @@ impl DenialExplainer {
         Some(Explanation { sentence, reveals: false })
     }
 
-    /// The paths that a line names, but for the words of the command line: absolute ones, and
-    /// relative ones in quotes or with a slash.
+    /// Returns the paths in a line, except the program itself. They are absolute paths, and
+    /// relative paths in quotes or with a slash.
     fn paths(&self, line: &str) -> Vec<PathBuf> {
         let quote = |c: char| "'\"`‘’".contains(c);
         let mut paths = Vec::new();

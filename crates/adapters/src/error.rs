@@ -1,5 +1,5 @@
-//! The errors of the ways to reach tools. What an agent may see of them, and what only operators, is
-//! decided where they become outcomes.
+//! Defines the errors of the adapters. The code that turns them into outcomes decides which text an
+//! agent sees, and which only operators see.
 //!
 //! Path: 7. Doc: execution.md#processes
 
@@ -9,7 +9,7 @@ use std::net::{IpAddr, SocketAddr};
 #[cfg(feature = "mcp")]
 use toolbooth_contracts::causes::with_causes;
 
-/// Why a command was not run: nothing has happened.
+/// Why a command was not run. It has had no effect.
 #[cfg(feature = "process")]
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
@@ -39,11 +39,11 @@ impl From<toolbooth_launcher::StartError> for StartError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the sandbox is required, and {what}")]
 pub struct Unavailable {
-    /// What is missing, why, and what helps.
+    /// The missing primitive, the reason, and the remedy.
     pub what: String,
 }
 
-/// Why no worker serves a handler.
+/// Why a handler has no worker.
 #[cfg(feature = "handlers")]
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -51,16 +51,16 @@ pub enum HandlerError {
     /// No runtime serves the domain.
     #[error("no `[runtimes.NAME]` serves the domain `{0}`")]
     Unserved(String),
-    /// A name cannot be a domain.
+    /// The name is not a valid domain.
     #[error("`{0}` is no domain")]
     NoDomain(String),
-    /// There is no file of handlers.
+    /// The handler file does not exist.
     #[error("the handler file `{0}` is not there")]
     NoFile(String),
-    /// The file cannot be found.
+    /// The handler file cannot be resolved.
     #[error("{0}")]
     Unreadable(#[source] std::io::Error),
-    /// The gateway takes no more calls.
+    /// The gateway accepts no further calls.
     #[error("the gateway is ending")]
     Ending,
     /// The interpreter cannot be started.
@@ -68,27 +68,27 @@ pub enum HandlerError {
     Unstarted {
         /// The interpreter.
         program: String,
-        /// Why.
+        /// The cause.
         source: Box<StartError>,
     },
-    /// The worker cannot be spoken to.
+    /// The gateway has no pipes to the worker.
     #[error("the worker has no pipes")]
     NoPipes,
     /// The worker ended before it was ready.
     #[error("the worker did not start: {reason}\n{output}")]
     Ended {
-        /// How.
+        /// How it ended.
         reason: String,
-        /// What it printed.
+        /// Its output.
         output: String,
     },
     /// The worker was not ready in time.
     #[error("the worker did not start in time\n{output}")]
     Late {
-        /// What it printed.
+        /// Its output.
         output: String,
     },
-    /// The worker said something else than that it is ready.
+    /// The first message of the worker is not valid JSON.
     #[error("the worker said no JSON: {0}")]
     NoJson(#[source] toolbooth_contracts::json::JsonFault),
     /// The interpreter cannot load the file.
@@ -96,12 +96,12 @@ pub enum HandlerError {
     Unloadable {
         /// The file.
         path: String,
-        /// What was printed.
+        /// The output of the worker.
         output: String,
     },
 }
 
-/// Why an answer to `initialize` is none that can be followed.
+/// Why a response to `initialize` cannot be used.
 #[cfg(feature = "mcp")]
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum GreetingError {
@@ -111,8 +111,8 @@ pub(crate) enum GreetingError {
     Version(String),
 }
 
-/// Why there is no connection to a server of tools; its text may hold what the server was given in
-/// confidence.
+/// Why there is no connection to an MCP server. The text may contain secrets that the server was
+/// given.
 #[cfg(feature = "mcp")]
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ConnectError {
@@ -120,7 +120,7 @@ pub(crate) enum ConnectError {
     Closing,
     #[error("no connection within {} ms{}", .0.as_millis(), .1)]
     Late(std::time::Duration, String),
-    /// The server does not greet as the protocol has it; with what it printed.
+    /// The server's greeting does not follow the protocol; with its output.
     #[error("{0}{1}")]
     Greeting(String, String),
     #[error("`{program}`: {source}")]
@@ -137,7 +137,7 @@ pub(crate) enum ConnectError {
     Client(#[source] reqwest::Error),
 }
 
-/// As [`ConnectError`], in words without secrets, for all who wait for the connection.
+/// A [`ConnectError`] as text without secrets, for all callers that wait for the connection.
 #[cfg(feature = "mcp")]
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
@@ -150,45 +150,45 @@ impl Unconnected {
     }
 }
 
-/// Why a setting cannot be resolved; never a value.
+/// Why a setting cannot be resolved. Never contains a value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the secret `{location}` cannot be used: {reason}")]
 pub struct SecretError {
     /// The reference.
     pub location: String,
-    /// Why.
+    /// The reason.
     pub reason: String,
 }
 
-/// Why a secret cannot be read where it is kept; never a value.
+/// Why a secret cannot be read from its location. Never contains a value.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SecretFault {
-    /// The file, or the thread that asks the key ring.
+    /// Reading the file, or the thread that reads the key ring, failed.
     #[error(transparent)]
     Io(#[from] std::io::Error),
     /// It is a folder, a pipe, or a device.
     #[error("it is no ordinary file")]
     NotOrdinary,
-    /// The mode of the file lets others read it.
+    /// The mode of the file allows others to read it.
     #[error("others can read the file; make its mode 0600")]
     ReadByOthers,
-    /// The file is somebody else's.
+    /// The file belongs to another user.
     #[error("the file belongs to user {uid}; it must be this user's ({own}) or root's")]
     OtherOwner {
-        /// Whose it is.
+        /// The owner of the file.
         uid: u32,
-        /// Who this is.
+        /// The user of this process.
         own: u32,
     },
     /// The build has no key ring.
     #[error("this build has no key ring (feature `keyring`); use `env:` or `file:`")]
     NoKeyring,
-    /// The key ring did not give it. The library's message names what was looked for, never what was
-    /// found.
+    /// The key ring did not return the secret. The library's message names the searched entry,
+    /// never the found value.
     #[error("{0}")]
     Keyring(String),
-    /// The key ring asks somebody, or hangs.
+    /// The key ring waits for the user, or does not respond.
     #[error("the key ring did not answer within {0} s")]
     KeyringLate(u64),
 }
@@ -203,11 +203,11 @@ pub enum SecretFault {
     whose(path, place)
 )]
 pub struct LeadsToSecret {
-    /// What leads there: its folder, an argument, a path of its profile.
+    /// The kind of the path: its folder, an argument, a path of its profile.
     pub what: &'static str,
     /// The path.
     pub path: std::path::PathBuf,
-    /// The secret place that the path is, or lies in.
+    /// The secret place that contains the path or is the path.
     pub place: std::path::PathBuf,
 }
 
@@ -219,49 +219,49 @@ fn whose(path: &std::path::Path, place: &std::path::Path) -> String {
     }
 }
 
-/// Why a template of a command or of a request cannot be read.
+/// Why a template of a command or of a request cannot be parsed.
 #[cfg(any(feature = "command", feature = "endpoint"))]
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TemplateError {
-    /// A brace begins or ends no place.
+    /// A brace does not belong to a placeholder.
     #[error("`{0}` has a brace that stands alone; `{{{{` and `}}}}` are braces")]
     LoneBrace(String),
-    /// A place has no name.
+    /// A placeholder has no name.
     #[error("`{0}` has a place without a name")]
     NamelessPlace(String),
     /// A command line has no words.
     #[error("it names no program")]
     NoProgram,
-    /// The program of a command line is a place.
+    /// The program of a command line is a placeholder.
     #[error("the program must not come from an argument")]
     ProgramFromArgument,
     /// A text cannot be split into POSIX words.
     #[cfg(feature = "command")]
     #[error(transparent)]
     Words(#[from] shell_words::ParseError),
-    /// A method is none of HTTP.
+    /// A method is not an HTTP method.
     #[error("`{0}` is no method")]
     Method(String),
-    /// A URL begins with a place.
+    /// A URL begins with a placeholder.
     #[error("the URL must begin with its host")]
     HostFirst,
-    /// A URL is none of HTTP.
+    /// The scheme of a URL is not `http` or `https`.
     #[error("the URL must begin with `https://` or `http://`")]
     Scheme,
     /// A URL has no host.
     #[error("the URL names no host")]
     NoHost,
-    /// A place in a URL may be missing.
+    /// A placeholder for an optional argument is in a URL.
     #[error("an argument that may be missing cannot be part of the URL; say it in `query`")]
     OptionalInUrl,
-    /// A place is in the host of a URL.
+    /// A placeholder is in the host of a URL.
     #[error("an argument must not be part of the URL's host; end the host with `/`")]
     PlaceInHost,
 }
 
-/// Why arguments do not fit what a tool's target asks for. The sentences are for agents too: they name
-/// arguments, and repeat no value.
+/// Why arguments do not fit the target of a tool. Agents see the sentences too, so they name
+/// arguments but contain no values.
 #[cfg(any(feature = "command", feature = "endpoint"))]
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -272,7 +272,7 @@ pub enum FillError {
     /// An argument of an operation is missing.
     #[error("the operation needs the argument `{0}`")]
     MissingInOperation(String),
-    /// An argument has no text.
+    /// An argument cannot be written as text.
     #[error("`{0}` is no text, number or truth value")]
     NoText(String),
     /// An argument cannot be written as a parameter.
@@ -281,45 +281,45 @@ pub enum FillError {
     /// A list has too many items.
     #[error("`{0}` has too many items")]
     TooMany(String),
-    /// An argument holds a NUL.
+    /// An argument contains a NUL.
     #[error("`{0}` holds a NUL, which no command line can")]
     Nul(String),
-    /// An argument would be an option.
+    /// The command would read an argument as an option.
     #[error("`{0}` begins with `-`, which the command would read as an option")]
     AsOption(String),
-    /// The tool's name would be an option.
+    /// The command would read the tool's name as an option.
     #[error("the tool's name would be read as an option")]
     NameAsOption,
-    /// An argument cannot be a segment of a path.
+    /// An argument cannot be a path segment.
     #[error("`{0}` is no segment of a path")]
     NoSegment(String),
-    /// The path of an operation has a part that no parameter stands for.
+    /// A part of the operation's path has no declared parameter.
     #[error("the document has no parameter for a part of the operation's path")]
     UndeclaredPart,
-    /// What came out is no URL.
+    /// The filled template is not a URL.
     #[cfg(feature = "endpoint")]
     #[error("the URL is none: {0}")]
     Url(#[from] url::ParseError),
-    /// A text of a body is no template.
+    /// A text of a body is not a valid template.
     #[error(transparent)]
     Template(#[from] TemplateError),
 }
 
-/// Why a document is no OpenAPI document that can be used.
+/// Why an OpenAPI document cannot be used.
 #[cfg(feature = "endpoint")]
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenApiError {
-    /// It is of another version, or none.
+    /// It is not an OpenAPI document of version 3.
     #[error("it is no OpenAPI document of version 3 (member `openapi`)")]
     Version,
-    /// It says nowhere where the service is.
+    /// It contains no URL of a server.
     #[error("the document names no server by a whole URL; say `url` beside `openapi`")]
     NoServer,
     /// It has no paths.
     #[error("the document has no `paths`")]
     NoPaths,
-    /// A method is none of HTTP.
+    /// A method is not an HTTP method.
     #[error("`{0}` is no method")]
     Method(String),
 }
@@ -329,24 +329,24 @@ pub enum OpenApiError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RedirectError {
-    /// It says not where to.
+    /// It has no `location`.
     #[error("status {0} without a `location`")]
     NoLocation(http::StatusCode),
-    /// It leads to no URL.
+    /// Its `location` is not a URL.
     #[error("the redirect names no URL")]
     NoUrl(#[source] url::ParseError),
-    /// It leads to another protocol.
+    /// It leads to a scheme other than HTTP.
     #[error("the redirect leads to `{0}:`")]
     Scheme(String),
-    /// It leads away from TLS.
+    /// It leads from `https` to `http`.
     #[error("the redirect leads from https to http")]
     Downgrade,
-    /// The arguments would go to another origin.
+    /// It would send the arguments to another origin.
     #[error("the redirect would send the arguments to another origin")]
     OtherOrigin,
 }
 
-/// Why an address is not reached.
+/// Why an address cannot be reached.
 #[cfg(feature = "net-guard")]
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -354,51 +354,51 @@ pub enum AddressError {
     /// The gateway itself listens there.
     #[error("`{0}` is where this gateway listens, which no tool of it reaches")]
     Door(SocketAddr),
-    /// It is of a kind that endpoints do not reach.
+    /// Endpoints cannot reach addresses of this kind.
     #[error("`{address}` is {what}, which is not reached from here")]
     Kind {
         /// The address.
         address: IpAddr,
-        /// What it is.
+        /// The kind.
         what: &'static str,
     },
-    /// It is of a kind that contained programs do not reach.
+    /// Contained programs cannot reach addresses of this kind.
     #[error("`{address}` is {what}; `[sandbox] allow_addresses` lets it pass")]
     NotAllowed {
         /// The address.
         address: IpAddr,
-        /// What it is.
+        /// The kind.
         what: &'static str,
     },
-    /// A name leads there.
+    /// A name resolves to an address that cannot be reached.
     #[error("`{name}`: {reason}")]
     OfName {
         /// The name.
         name: String,
-        /// What is wrong with one of its addresses.
+        /// The reason for one of its addresses.
         #[source]
         reason: Box<Self>,
     },
     /// A URL has no host.
     #[error("the URL names no host")]
     NoHost,
-    /// The gateway itself listens there, as a contained program is told.
+    /// The gateway itself listens there. This text is for the contained program.
     #[error("the gateway itself listens there")]
     OwnDoor,
-    /// No profile names the host, as it would be named.
+    /// No profile names this host. Contains the host in the form that a profile uses.
     #[error(
         "it is not among the hosts that this tool may reach; `net = {{ hosts = [\"{0}\"] }}` in its \
          sandbox profile names it"
     )]
     Unlisted(String),
-    /// A host that a contained program names is not reached.
+    /// A host that a contained program named cannot be reached.
     #[error("toolbooth refused `{host}:{port}`: {reason}")]
     OfProgram {
         /// The host.
         host: String,
         /// The port.
         port: u16,
-        /// Why.
+        /// The reason.
         #[source]
         reason: Box<Self>,
     },
@@ -409,20 +409,20 @@ pub enum AddressError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NetworkRuleError {
-    /// An entry is no host with a port.
+    /// An entry is not a host with a port.
     #[error("`{0}` is no host; hosts are written as `api.example.com:443`")]
     NoHost(String),
-    /// An entry names every public host, and no port.
+    /// An entry for every public host has no port.
     #[error("`{0}` names no port; write one, such as `*:80`")]
     NoPort(String),
-    /// An entry is no address and no range.
+    /// An entry is not an address or a range.
     #[error("`{}` is no address and no range", .0.escape_debug())]
     NoAddress(String),
 }
 
 #[cfg(feature = "net-guard")]
 impl AddressError {
-    /// The same of an address that a name leads to.
+    /// Returns the same error for an address of a name.
     pub(crate) fn of_name(self, name: &str) -> Self {
         Self::OfName { name: name.to_owned(), reason: Box::new(self) }
     }

@@ -1,7 +1,7 @@
 //! Functions of the host program as tools, with schemas derived from their argument types.
 //!
-//! Each runs in a task of its own: the proxy brings the task, the time limit and the catching of
-//! panics.
+//! Each function runs in a task of its own. The proxy provides the task and the time limit, and
+//! catches panics.
 //!
 //! Path: 7. Doc: execution.md#local
 
@@ -32,7 +32,7 @@ pub struct Functions {
     functions: HashMap<String, (Function, Ready)>,
 }
 
-/// Why a function did not answer; the agent sees the sentence, as the tool's own error.
+/// The error of a function. The agent sees its text as the tool's own error.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct FunctionError(pub String);
@@ -50,7 +50,7 @@ impl From<&str> for FunctionError {
 }
 
 impl Functions {
-    /// Adds a function under a tool id and gives its registry entry, in canonical form: category
+    /// Adds a function under a tool id and returns its registry entry in canonical form: category
     /// `function`, trust `builtin`, 30 s. The caller may change the entry before it is loaded.
     pub fn add<A, F>(
         &mut self,
@@ -75,7 +75,7 @@ impl Functions {
                                 Outcome::Done(ToolOutput::text(sentence).into_error())
                             }
                         },
-                        // The schema is derived from the type, so this is a gap between the two.
+                        // The schema is derived from the type, so the two differ here.
                         Err(error) => Outcome::Failed(ExecutionError::adapter(
                             Effect::NotStarted,
                             format!("the arguments do not fit the function: {error}"),
@@ -88,13 +88,13 @@ impl Functions {
         entry::<A>(tool_id, description)
     }
 
-    /// Adds a function that answers with any outcome, and tells whether it could run.
+    /// Adds a function that returns any outcome and states whether it can run.
     pub(crate) fn insert(&mut self, tool_id: &str, function: Function, ready: Ready) {
         self.functions.insert(tool_id.to_owned(), (function, ready));
     }
 }
 
-/// A registry entry with the schema of `A`.
+/// Returns a registry entry with the schema of `A`.
 pub(crate) fn entry<A: JsonSchema>(tool_id: &str, description: &str) -> Value {
     let settings = SchemaSettings::draft2020_12().with(|settings| {
         settings.inline_subschemas = true;
@@ -144,6 +144,6 @@ impl Executor for Functions {
 /// Chooses the TLS library of this process, once.
 #[cfg(any(feature = "mcp", feature = "builtin", feature = "endpoint"))]
 pub(crate) fn install_tls() {
-    // Whoever came first has chosen; that is as good.
+    // An error means that another provider is already installed, which is equally suitable.
     let _ = rustls::crypto::ring::default_provider().install_default();
 }

@@ -39,27 +39,29 @@ struct LauncherState {
     client: Client,
 }
 
-/// How a command is contained.
+/// The containment of a command.
 #[derive(Debug)]
 pub(crate) struct Containment<'a> {
     pub(crate) profile: Option<&'a SandboxProfile>,
     pub(crate) also: &'a [PathBuf],
-    /// Where the sandbox is noted.
+    /// Records the applied sandbox.
     pub(crate) execution_log: ExecutionLog,
-    /// Where refused connections are noted; may outlive the first call.
+    /// Records refused connections; may outlive the first call.
     pub(crate) refusals: ExecutionLog,
 }
 
 impl Launcher {
-    /// This program itself, whose `main` calls `toolbooth_launcher::entry` first. `cgroup` is a
-    /// folder in which cgroups may be made; else the gateway's own is tried.
+    /// Returns a launcher that is this program, which calls `toolbooth_launcher::entry` first in
+    /// `main`. `cgroup` is a folder in which cgroups can be made. Without it, the gateway's own
+    /// cgroup is tried.
     #[must_use]
     pub fn of_this_program(cgroup: Option<PathBuf>) -> Self {
-        // Also where the file was replaced meanwhile.
+        // This path is valid even if the file was replaced in the meantime.
         Self::of(PathBuf::from("/proc/self/exe"), cgroup)
     }
 
-    /// Another program whose `main` calls `toolbooth_launcher::entry` first.
+    /// Returns a launcher that is another program, which calls `toolbooth_launcher::entry` first in
+    /// `main`.
     #[must_use]
     pub fn of(program: PathBuf, cgroup: Option<PathBuf>) -> Self {
         let cgroups = cgroup.map_or_else(own_cgroups, |folder| vec![folder]);
@@ -73,13 +75,14 @@ impl Launcher {
         }))
     }
 
-    /// The same, showing these paths to no contained program: records, keys, configuration.
+    /// Returns the same launcher, which hides these paths from contained programs: records, keys,
+    /// configuration.
     #[must_use]
     pub fn hiding(self, hidden: Vec<PathBuf>) -> Self {
         self.with(|state| state.hidden = hidden)
     }
 
-    /// The same, with these rules for the networks of contained programs.
+    /// Returns the same launcher with these network rules for contained programs.
     #[must_use]
     pub fn with_network(self, rules: NetworkRules) -> Self {
         self.with(|state| state.rules = rules)
@@ -99,16 +102,16 @@ impl Launcher {
         Self(Arc::new(state))
     }
 
-    /// Where the gateway itself listens: contained programs are refused it.
+    /// Returns the addresses at which the gateway listens. Contained programs cannot reach them.
     #[must_use]
     pub fn doors(&self) -> &OwnDoors {
         self.0.rules.doors()
     }
 
-    /// The sandbox primitives of this machine; tried once.
+    /// Returns the sandbox primitives of this machine. They are probed once.
     ///
     /// # Errors
-    /// Where the launcher cannot be started.
+    /// If the launcher cannot be started.
     pub async fn primitives(&self) -> io::Result<&[Found]> {
         let probe = || self.0.client.probe(self.0.cgroups.clone());
         self.0.found.get_or_try_init(probe).await.map(Vec::as_slice)
@@ -134,10 +137,10 @@ impl Launcher {
         Ok(sandbox::apply(profile, &place, found)?)
     }
 
-    /// Whether a profile could be applied here.
+    /// Checks that a profile can be applied on this machine.
     ///
     /// # Errors
-    /// [`Unavailable`] where it is required and something is missing.
+    /// [`Unavailable`] if the profile is required and a primitive is missing.
     pub async fn check(&self, profile: &SandboxProfile) -> Result<(), Unavailable> {
         if profile.enforce == Enforce::BestEffort {
             return Ok(());
@@ -204,7 +207,7 @@ impl Launcher {
     }
 }
 
-/// A program that runs. Dropping it ends the program and every process that it started.
+/// A running program. Dropping it ends the program and every process that it started.
 #[derive(Debug)]
 pub struct Running {
     child: Child,
@@ -214,29 +217,29 @@ pub struct Running {
     pub stdout: Option<pipe::Receiver>,
     /// Its standard error.
     pub stderr: Option<pipe::Receiver>,
-    /// Bytes of standard output that its profile allows.
+    /// Maximum bytes of standard output, from its profile.
     pub stdout_bytes: Option<u64>,
-    /// Bytes of standard error that are kept.
+    /// Maximum bytes of standard error that are stored, from its profile.
     pub stderr_bytes: Option<u64>,
-    /// Explains the denials of its sandbox; `None` where it is not contained.
+    /// Explains the denials of its sandbox; `None` if it is not contained.
     pub(crate) explainer: Option<Arc<DenialExplainer>>,
 }
 
 impl Running {
-    /// Whether the program may have run. Only a report of the launcher rules it out.
+    /// Whether the program may have run. Only a report of the launcher can exclude it.
     #[must_use]
     pub fn may_have_run(&self) -> bool {
         self.child.may_have_run()
     }
 
-    /// Whether it has ended.
+    /// Whether the program has ended.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         self.child.has_ended()
     }
 
-    /// Waits until the program and every process that it started have ended; gives how it ended.
-    /// Cancel safe.
+    /// Waits until the program and every process that it started have ended, and returns how it
+    /// ended. Cancel safe.
     pub async fn ended(&self) -> ProgramEnd {
         ProgramEnd::of(self.child.report().await)
     }

@@ -1,7 +1,7 @@
-//! Which addresses a request from here may reach: the public ones (server-side request forgery).
+//! Restricts requests to public addresses, against server-side request forgery.
 //!
-//! A name is resolved once, every address it has is judged, and the connection goes to one of those
-//! very addresses; so a name that means something else a moment later changes nothing.
+//! A name is resolved once, and all its addresses are checked. The connection uses one of the
+//! checked addresses, so a later change of the name has no effect.
 //!
 //! Path: 7. Doc: execution.md#addresses-that-are-refused
 
@@ -16,14 +16,14 @@ use futures_util::future::BoxFuture;
 use crate::error::AddressError;
 use crate::own_doors::OwnDoors;
 
-/// How long a name may take to be resolved.
+/// Time limit for resolving a name.
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Addresses of one name that are tried.
+/// Maximum number of addresses of one name that are tried.
 const ADDRESSES_MAX: usize = 16;
 
-/// Why an address is refused; `None` = it is a public one.
+/// Returns why an address is refused; `None` = it is a public one.
 ///
-/// Ranges: IANA's special-purpose registries (RFC 6890), and what clouds use for metadata.
+/// Ranges: IANA's special-purpose registries (RFC 6890), and the metadata addresses of clouds.
 #[must_use]
 pub fn refusal(address: IpAddr) -> Option<&'static str> {
     match address {
@@ -37,7 +37,7 @@ fn refusal_v4(address: Ipv4Addr) -> Option<&'static str> {
     match (a, b, c, d) {
         (127, ..) => Some("a loopback address"),
         (169, 254, ..) => Some("a link-local address"),
-        // Where clouds answer questions about themselves with credentials.
+        // The metadata services of clouds return credentials.
         (168, 63, 129, 16) | (100, 100, 100, 200) | (192, 0, 0, 192) => Some("a metadata address"),
         (0, ..) => Some("an address of this network"),
         (10, ..) | (172, 16..=31, ..) | (192, 168, ..) => Some("a private address"),
@@ -69,7 +69,7 @@ fn refusal_v6(address: Ipv6Addr) -> Option<&'static str> {
     }
 }
 
-/// How names become addresses; another one is for tests.
+/// Resolves a host name and port to addresses. Tests use their own resolver.
 pub type Resolver =
     Arc<dyn Fn(String, u16) -> BoxFuture<'static, io::Result<Vec<SocketAddr>>> + Send + Sync>;
 
@@ -81,18 +81,18 @@ pub fn system_resolver() -> Resolver {
     })
 }
 
-/// Why a name leads nowhere.
+/// Why a name cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ResolveError {
-    /// It leads where requests from here may not go.
+    /// It has an address that requests cannot reach.
     #[error(transparent)]
     Refused(AddressError),
-    /// It has no address, or none that was found in time.
+    /// It has no address, or none was found in time.
     #[error("{0}")]
     Unresolved(String),
 }
 
-/// Judges where requests go.
+/// Checks the addresses of requests.
 #[derive(Clone)]
 pub struct Guard {
     resolver: Resolver,
@@ -107,28 +107,29 @@ impl fmt::Debug for Guard {
 }
 
 impl Guard {
-    /// A guard over the system's resolver; `allow_private` lets every address pass.
+    /// Returns a guard with the system's resolver; `allow_private` allows every address.
     #[must_use]
     pub fn new(allow_private: bool) -> Self {
         Self::with_resolver(allow_private, system_resolver())
     }
 
-    /// The same over another resolver.
+    /// Returns a guard with another resolver.
     #[must_use]
     pub fn with_resolver(allow_private: bool, resolver: Resolver) -> Self {
         Self { resolver, allow_private, doors: OwnDoors::default() }
     }
 
-    /// The same, refusing where the gateway itself listens, whatever else may be reached.
+    /// Returns the same guard, which always refuses the addresses at which the gateway listens.
     #[must_use]
     pub fn refusing(self, doors: OwnDoors) -> Self {
         Self { doors, ..self }
     }
 
-    /// Whether an address may be reached; without a port (0) the gateway's own is not known.
+    /// Checks that an address can be reached. Without a port (0) the gateway's own addresses are
+    /// not recognised.
     ///
     /// # Errors
-    /// [`AddressError`], which names it and says what it is.
+    /// [`AddressError`], which names the address and its kind.
     pub fn check(&self, to: SocketAddr) -> Result<(), AddressError> {
         let address = to.ip();
         if self.doors.has(to) {
@@ -140,10 +141,10 @@ impl Guard {
         }
     }
 
-    /// The addresses of a name, all of which may be reached.
+    /// Returns the addresses of a name, after a check of all of them.
     ///
     /// # Errors
-    /// [`ResolveError`]: the name has no address, or one that may not be reached.
+    /// [`ResolveError`]: the name has no address, or one that cannot be reached.
     pub async fn resolve(&self, host: &str, port: u16) -> Result<Vec<SocketAddr>, ResolveError> {
         let bare = host.trim_start_matches('[').trim_end_matches(']');
         let mut found = match bare.parse::<IpAddr>() {
@@ -164,7 +165,8 @@ impl Guard {
             }
         };
         found.truncate(ADDRESSES_MAX);
-        // One bad address is enough: which of them is taken is not for the name to say.
+        // One refused address refuses the name, because its owner must not influence which address
+        // is used.
         for address in &found {
             self.check(*address).map_err(|reason| {
                 let written_out = bare.parse::<IpAddr>().is_ok();

@@ -1,4 +1,4 @@
-//! How a program ended.
+//! Defines how a program ended.
 //!
 //! Path: 7. Doc: execution.md#processes
 
@@ -11,24 +11,24 @@ pub enum ProgramEnd {
     Exit(i32),
     /// By a signal.
     Signal(i32),
-    /// Its wall time or its processor time was used up; it was ended.
+    /// It used up its wall time or its processor time and was ended.
     Timeout(&'static str),
-    /// Its output was over the limit; it was ended.
+    /// Its output exceeded the limit and it was ended.
     OutputLimit(String),
-    /// What it wrote beneath a path was over the limit; it was ended.
+    /// It wrote more beneath a path than the limit allows and was ended.
     WriteLimit(String),
-    /// The kernel ended it for its memory.
+    /// It exceeded its memory limit and was ended.
     MemoryLimit,
     /// The call was cancelled; it was ended.
     Cancelled,
-    /// It was never started, and why.
+    /// It was never started, for this reason.
     Unstarted(Unstarted),
-    /// The launcher was killed; what became of the program is not known.
+    /// The launcher failed or was lost. The outcome of the program is unknown.
     Lost,
 }
 
 impl ProgramEnd {
-    /// The meaning of a launcher's report; `None` = the launcher was lost.
+    /// Converts a launcher's report; `None` = the launcher was lost.
     #[must_use]
     pub fn of(report: Option<Report>) -> Self {
         match report {
@@ -40,12 +40,12 @@ impl ProgramEnd {
                 Self::WriteLimit(format!("more than {bytes_max} bytes are beneath `{path}`"))
             }
             Some(Report::Unstarted(unstarted)) => Self::Unstarted(unstarted),
-            // The launcher had its order, so the program may have run.
+            // The launcher had received its order, so the program may have run.
             Some(Report::Failed(_) | Report::Primitives(_)) | None => Self::Lost,
         }
     }
 
-    /// The kind, as codes and records name it.
+    /// Returns the kind, as in codes and records.
     #[must_use]
     pub fn kind(&self) -> &'static str {
         match self {
@@ -59,7 +59,7 @@ impl ProgramEnd {
         }
     }
 
-    /// A predicate for a sentence about the process, such as `was ended by signal 9`.
+    /// Returns a predicate for a sentence about the process, such as `was ended by signal 9`.
     #[must_use]
     pub fn described(&self) -> String {
         match self {

@@ -1,4 +1,4 @@
-//! Where the gateway itself listens: no tool of it is led there, whatever else it may reach.
+//! Stores the addresses at which the gateway itself listens, which none of its tools can reach.
 //!
 //! Path: 7. Doc: execution.md#addresses-that-are-refused
 
@@ -14,12 +14,12 @@ impl OwnDoors {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The gateway listens there from now on.
+    /// Adds an address at which the gateway listens.
     pub fn add(&self, address: SocketAddr) {
         self.doors().push(address);
     }
 
-    /// Whether the gateway listens there. An unspecified address leads to this machine.
+    /// Whether the gateway listens at an address. An unspecified address means this machine.
     #[must_use]
     pub fn has(&self, to: SocketAddr) -> bool {
         let address = to.ip().to_canonical();
@@ -33,17 +33,17 @@ impl OwnDoors {
     }
 }
 
-/// Whether an address is one of this machine's: the kernel reaches it from itself.
+/// Whether an address belongs to this machine, so that the kernel reaches it from itself.
 pub(crate) fn is_own(to: SocketAddr) -> bool {
     if to.ip().is_loopback() {
-        // The kernel names the first of them as the source, whichever is asked.
+        // For every loopback address the kernel returns the first one as the source.
         return true;
     }
     let any: IpAddr = match to.ip() {
         IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
         IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
     };
-    // Nothing is sent: connecting a datagram socket looks up the route alone.
+    // Nothing is sent: connecting a datagram socket only looks up the route.
     let from = UdpSocket::bind((any, 0)).and_then(|socket| {
         socket.connect(to)?;
         socket.local_addr()

@@ -1,27 +1,27 @@
-//! Where a program stands that is to be contained, and what paths mean there.
+//! The location of a program to contain, and the resolution of profile paths there.
 //!
 //! Path: 7. Doc: execution.md#what-a-program-sees
 
 use std::path::{Component, Path, PathBuf};
 
-/// Where a program stands that is to be contained.
+/// The location of a program to contain.
 #[derive(Debug, Clone)]
 pub struct Place<'a> {
-    /// What an operator wrote on the command line that is there: the program first.
+    /// Existing paths that an operator wrote on the command line, the program first.
     pub words: &'a [PathBuf],
-    /// Where it runs; what relative paths are relative to.
+    /// Its working directory, to which relative paths are relative.
     pub cwd: &'a Path,
-    /// The home of whoever runs the gateway.
+    /// The home of the user who runs the gateway.
     pub home: Option<&'a Path>,
-    /// What the program needs to read beside its profile.
+    /// Paths that the program must read in addition to its profile.
     pub also: &'a [PathBuf],
-    /// What no program may see: the gateway's own.
+    /// Paths that no program may see: the gateway's own.
     pub hidden: &'a [PathBuf],
-    /// The program's own folder, which it may write although it stands beneath a hidden one.
+    /// The program's own folder. It is writable although it is beneath a hidden one.
     pub own: Option<&'a Path>,
 }
 
-/// A path of a profile as it is here.
+/// Resolves a path of a profile on this machine.
 pub(crate) fn absolute(path: &str, place: &Place<'_>) -> PathBuf {
     if let (Some(rest), Some(home)) = (path.strip_prefix("~/"), place.home) {
         return lexical(&home.join(rest));
@@ -29,7 +29,7 @@ pub(crate) fn absolute(path: &str, place: &Place<'_>) -> PathBuf {
     lexical(&place.cwd.join(path))
 }
 
-/// A path without `.` and `..`, links not looked at.
+/// Returns a path without `.` and `..`. Links are not resolved.
 pub(crate) fn lexical(path: &Path) -> PathBuf {
     let mut out = PathBuf::new();
     for part in path.components() {

@@ -1,4 +1,5 @@
-//! Running a command line once: capped output, a reason for each end, and no process left behind.
+//! Runs a command line once: limits its output, reports the reason of its end, and leaves no
+//! process behind.
 //!
 //! Path: 7. Doc: execution.md#processes
 
@@ -15,40 +16,40 @@ use crate::error::StartError;
 use crate::launcher::{Containment, Launcher, Running};
 use crate::outcome::ProgramEnd;
 
-/// Bytes of standard error that are kept for operators.
+/// Bytes of standard error that are stored for operators.
 pub const STDERR_BYTES_MAX: usize = 64 << 10;
 
-/// How long a program that was asked to end may take, before it is ended.
+/// Time that a program has to end after it was asked to, before it is killed.
 pub(crate) const TERM_GRACE: Duration = Duration::from_millis(300);
-/// How close to its time a call is cancelled because of it.
+/// A cancellation that is closer than this to the timeout counts as the timeout.
 pub(crate) const CLOSE: Duration = Duration::from_millis(100);
-/// How long the launcher may take to tell how a program ended that it has ended.
+/// Time limit for the launcher's report of the end, and then for the rest of the output.
 const END_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What a command left.
+/// The result of a command.
 #[derive(Debug, Clone)]
 pub struct Finished {
     /// How it ended.
     pub ended: ProgramEnd,
-    /// Whether the program may have run; `false` only where the launcher says that it did not.
+    /// Whether the program may have run. `false` only if the launcher reports that it did not.
     pub may_have_run: bool,
     /// Its standard output.
     pub stdout: Vec<u8>,
     /// The beginning of its standard error.
     pub stderr: Vec<u8>,
-    /// Explains what its sandbox stopped; `None` where it was not contained.
+    /// Explains the denials of its sandbox; `None` if it was not contained.
     pub(crate) explainer: Option<std::sync::Arc<DenialExplainer>>,
 }
 
 impl Finished {
-    /// What a rule of its sandbox stopped, by an output: sentences, each on a line of its own.
+    /// Returns the denials of the sandbox that an output shows, as sentences on separate lines.
     #[must_use]
     pub fn denials(&self, output: &str) -> String {
         self.explainer.as_ref().map(|explainer| explainer.sentences(output)).unwrap_or_default()
     }
 
-    /// Notes what a rule of its sandbox stopped: `answer` is output that the agent sees, `stderr`
-    /// output that it does not.
+    /// Records the denials of the sandbox. `answer` is output that the agent sees, and `stderr`
+    /// output that it does not see.
     pub fn note_denials(&self, answer: &str, stderr: &str, execution_log: &ExecutionLog) {
         if let Some(explainer) = &self.explainer {
             explainer.explain(answer, stderr, execution_log);
@@ -56,23 +57,23 @@ impl Finished {
     }
 }
 
-/// What holds for one run of a command.
+/// The containment and the limits of one run of a command.
 #[derive(Debug, Clone)]
 pub struct Bounds<'a> {
-    /// How it is contained; `None` = it runs as the gateway does.
+    /// Its sandbox profile; `None` = it runs as the gateway does.
     pub profile: Option<&'a SandboxProfile>,
-    /// Paths that it needs to read beside its profile.
+    /// Paths that it must read in addition to its profile.
     pub also: Vec<PathBuf>,
-    /// Bytes of output, where the profile says nothing.
+    /// Maximum bytes of output, if the profile has no limit.
     pub stdout_max: usize,
-    /// How long it may take, where the profile does not say less.
+    /// Time limit, if the profile has no shorter one.
     pub timeout: Option<Duration>,
-    /// Where refusals and the sandbox are noted.
+    /// Records denials and the applied sandbox.
     pub execution_log: ExecutionLog,
 }
 
 impl Bounds<'_> {
-    /// No sandbox, this much output.
+    /// Returns bounds without a sandbox, with this limit for output.
     #[must_use]
     pub fn free(stdout_max: usize) -> Self {
         let execution_log = ExecutionLog::default();
@@ -80,11 +81,11 @@ impl Bounds<'_> {
     }
 }
 
-/// Runs a command with `input` on its standard input until it ends, its output exceeds its bound,
-/// its time is over, or the conversation is cancelled.
+/// Runs a command with `input` on its standard input. Returns when it ends, its output exceeds its
+/// limit, its time is over, or the conversation is cancelled.
 ///
 /// # Errors
-/// [`StartError`]: nothing has happened then.
+/// [`StartError`]: the command was not run.
 pub async fn run(
     launcher: &Launcher,
     line: &CommandLine,
@@ -116,7 +117,7 @@ pub async fn run(
         (running.stdin.take(), running.stdout.take(), running.stderr.take());
     let feed = async move {
         if let Some(mut stdin) = stdin {
-            // A tool may end without reading its input; that is its own affair.
+            // A tool may end without reading its input, which is not an error.
             let _ = stdin.write_all(&input).await;
             let _ = stdin.shutdown().await;
         }
@@ -140,11 +141,11 @@ pub async fn run(
         tokio::select! {
             biased;
             () = conversation.cancelled() => {
-                // Whoever cancels at the tool's time does it because of that time.
+                // A cancellation at the time limit is caused by the time limit.
                 let late = timeout.is_some_and(|timeout| began.elapsed() + CLOSE >= timeout);
                 cut = Some(if late { ProgramEnd::Timeout("its time") } else { ProgramEnd::Cancelled });
             }
-            // It is ended at once, whatever else it does.
+            // The program is ended at once, even while its other streams are open.
             () = flood.notified() => {
                 cut = Some(ProgramEnd::OutputLimit(format!("it printed more than {stdout_max} bytes")));
             }
@@ -167,12 +168,12 @@ pub async fn run(
         Ok(ended) => ended,
         Err(_) => ProgramEnd::Lost,
     };
-    // Nobody holds the pipes any more once the launcher has told.
+    // After the launcher's report no process holds the pipes.
     let read = match output {
         Some(done) => Some(done),
         None => tokio::time::timeout(END_TIMEOUT, work).await.ok(),
     };
-    // An answer that is not whole is none.
+    // Output that cannot be read completely does not count as a result.
     let unread = read.is_none();
     let (stdout, stderr) = read.unwrap_or_else(|| (Ok(Vec::new()), Vec::new()));
     let (over, stdout) = match stdout {
@@ -193,7 +194,7 @@ pub async fn run(
     Ok(Finished { ended, may_have_run, stdout, stderr, explainer })
 }
 
-/// Asks a program to end, and ends it where it does not.
+/// Asks a program to end, and kills it if it does not.
 async fn end(running: &Running) {
     running.ask_to_end();
     if tokio::time::timeout(TERM_GRACE, running.ended()).await.is_err() {
@@ -201,10 +202,10 @@ async fn end(running: &Running) {
     }
 }
 
-/// All of a stream, or its beginning where it is too long.
+/// All of a stream, or its beginning if it is too long.
 type Capped = Result<Vec<u8>, Vec<u8>>;
 
-/// All of a stream, or `Err` with its beginning where it is longer than `max`.
+/// Returns all of a stream, or `Err` with its beginning if it is longer than `max`.
 async fn capped(
     stream: Option<impl AsyncRead + Unpin>,
     max: usize,
@@ -213,7 +214,7 @@ async fn capped(
     let mut out = Vec::new();
     let Some(stream) = stream else { return Ok(out) };
     let limit = u64::try_from(max).unwrap_or(u64::MAX).saturating_add(1);
-    // A stream that breaks ends there.
+    // A read error counts as the end of the stream.
     let _ = stream.take(limit).read_to_end(&mut out).await;
     if out.len() <= max {
         return Ok(out);
@@ -222,14 +223,14 @@ async fn capped(
     Err(out)
 }
 
-/// The beginning of a stream, which is read to its end all the same.
+/// Returns the beginning of a stream, which is read to its end.
 pub(crate) async fn drained(stream: Option<impl AsyncRead + Unpin>, max: usize) -> Vec<u8> {
     let mut out = Vec::new();
     let Some(mut stream) = stream else { return out };
     let mut buffer = vec![0u8; 8 << 10];
     while let Ok(count @ 1..) = stream.read(&mut buffer).await {
-        let room = max.saturating_sub(out.len()).min(count);
-        out.extend_from_slice(buffer.get(..room).unwrap_or_default());
+        let space = max.saturating_sub(out.len()).min(count);
+        out.extend_from_slice(buffer.get(..space).unwrap_or_default());
     }
     out
 }

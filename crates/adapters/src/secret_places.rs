@@ -1,5 +1,5 @@
-//! Where a machine keeps secrets of its users: places that no contained program is given unless its
-//! profile names them.
+//! Lists the places in which a machine stores secrets of its users. A contained program sees none
+//! of them unless its profile names it.
 //!
 //! Path: 7. Doc: execution.md#secret-places
 
@@ -10,7 +10,7 @@ use toolbooth_contracts::sandbox::SandboxProfile;
 use crate::error::LeadsToSecret;
 use crate::place::{Place, absolute};
 
-/// Places of a home.
+/// Places in a home.
 const OF_HOMES: [&str; 72] = [
     ".ssh",
     ".aws",
@@ -97,23 +97,23 @@ const OF_THE_MACHINE: [&str; 9] = [
     "/etc/krb5.keytab",
     "/var/run/secrets",
 ];
-/// Files that hold secrets wherever they are.
+/// Names of files that contain secrets wherever they are.
 const FILES: [&str; 6] =
     [".npmrc", ".netrc", ".pypirc", ".git-credentials", ".pgpass", ".vault-token"];
-/// Endings of files that show which secrets a project wants, and hold none.
+/// Endings of example files, which name the secrets of a project but contain none.
 const EXAMPLES: [&str; 5] = [".example", ".sample", ".template", ".dist", ".defaults"];
-/// Files by which a folder is known as the data folder of a gateway.
+/// Files that mark a folder as the data folder of a gateway.
 const DATA_FILES: [&str; 2] = ["digest.key", "signing.key"];
-/// Folders above a path that are looked at.
+/// Maximum number of folders above a path that are examined.
 const ABOVE_MAX: usize = 64;
 
-/// Whether a file of this name holds secrets, wherever it is.
+/// Whether a file of this name contains secrets, wherever it is.
 pub(crate) fn is_secret_name(name: &str) -> bool {
     let is_env = matches!(name, ".env" | ".envrc") || name.starts_with(".env.");
     FILES.contains(&name) || (is_env && !EXAMPLES.iter().any(|end| name.ends_with(end)))
 }
 
-/// The homes of a machine, as far as they are known by their paths.
+/// Returns the known homes of the machine.
 fn homes(home: Option<&Path>) -> Vec<PathBuf> {
     let mut homes: Vec<PathBuf> = home.map(Path::to_owned).into_iter().collect();
     homes.push(PathBuf::from("/root"));
@@ -127,28 +127,28 @@ fn homes(home: Option<&Path>) -> Vec<PathBuf> {
     homes
 }
 
-/// The secret places of this machine that are there, by their real paths.
+/// The existing secret places of this machine, as real paths.
 #[derive(Debug)]
 pub(crate) struct SecretPlaces(Vec<PathBuf>);
 
 impl SecretPlaces {
-    /// Looks for them, in the home of whoever runs the gateway and in those of others.
+    /// Finds the places in the home of the user who runs the gateway, and in those of other users.
     pub(crate) fn of_machine(home: Option<&Path>) -> Self {
         let of_homes =
             homes(home).into_iter().flat_map(|home| OF_HOMES.map(|place| home.join(place)));
         let keys = ["rsa", "ecdsa", "ed25519", "dsa"];
         let of_hosts = keys.map(|key| PathBuf::from(format!("/etc/ssh/ssh_host_{key}_key")));
         let of_machine = OF_THE_MACHINE.into_iter().map(PathBuf::from).chain(of_hosts);
-        // Which configurations are trusted is nobody's to read or write but the gateway's.
+        // Only the gateway may read or write its record of trusted configurations.
         let of_gateways = std::env::var_os("XDG_STATE_HOME").map(PathBuf::from);
         let of_gateways = of_gateways.map(|state| state.join("toolbooth"));
         let all = of_machine.chain(of_homes).chain(of_gateways);
-        // Most are not there, which costs least to find out so.
+        // Most of them do not exist, and this check is the cheapest.
         let there = all.filter(|place| place.symlink_metadata().is_ok());
         Self(there.filter_map(|place| place.canonicalize().ok()).collect())
     }
 
-    /// The secret place that a path is or lies in, by its real path.
+    /// Returns the real path of the secret place that contains a path or is the path.
     fn of(&self, path: &Path) -> Option<PathBuf> {
         let real = path.canonicalize().ok()?;
         if let Some(place) = self.0.iter().find(|place| real.starts_with(place)) {
@@ -162,24 +162,24 @@ impl SecretPlaces {
         real.ancestors().take(ABOVE_MAX).find(names_one).map(Path::to_owned)
     }
 
-    /// The places beneath a folder.
+    /// Returns the places beneath a folder.
     pub(crate) fn within<'p>(&'p self, folder: &'p Path) -> impl Iterator<Item = &'p PathBuf> {
         self.0.iter().filter(move |place| *place != folder && place.starts_with(folder))
     }
 }
 
-/// The secret place that a path is or lies in, by its real path.
+/// Returns the real path of the secret place that contains a path or is the path.
 #[must_use]
 pub fn secret_place_of(path: &Path, home: Option<&Path>) -> Option<PathBuf> {
     SecretPlaces::of_machine(home).of(path)
 }
 
-/// Checks that a contained program is led to no secrets by where it runs, or by what an operator
-/// wrote on its command line. What its profile names by itself, and not by a link, is meant.
+/// Checks that neither the working directory nor the command line leads a contained program to
+/// secrets. A path that the profile names directly, and not through a link, is allowed.
 pub(crate) fn check(profile: &SandboxProfile, place: &Place<'_>) -> Result<(), LeadsToSecret> {
     let fs = profile.fs.clone().unwrap_or_default();
     let said = fs.read.iter().map(String::as_str).chain(fs.write.iter().map(|it| it.path.as_str()));
-    // `.` names whatever folder it runs in, and a link what somebody else may have chosen.
+    // `.` does not name a specific folder, and another user may have chosen the target of a link.
     let said: Vec<PathBuf> =
         said.filter(|path| *path != ".").map(|path| absolute(path, place)).collect();
     let is_plain = |path: &&PathBuf| {

@@ -1,9 +1,12 @@
-//! Rules by which secrets of many services are known, as data: gitleaks' rules, and those of services
-//! that these do not know by their shape alone.
+//! Finds secrets of many services by rules that are data.
 //!
-//! `rules/gitleaks.toml` stands byte for byte as it was published (MIT, with its licence beside it).
-//! Left out are rules that need a file's path, and the generic one, which guesses by entropy alone.
-//! `rules/services.toml` is this project's own, from what providers document.
+//! The rules are those of gitleaks, and further ones for services that gitleaks does not recognise
+//! by their format alone.
+//!
+//! `rules/gitleaks.toml` is byte for byte the published file (MIT; its licence is next to it).
+//! Rules that need the path of a file are left out, and so is the generic one, which guesses by
+//! entropy alone. `rules/services.toml` belongs to this project and follows the documentation of
+//! the providers.
 //!
 //! Doc: contract.md#no-secrets
 
@@ -14,15 +17,15 @@ use regex::bytes::{Captures, Regex, RegexBuilder};
 use serde::Deserialize;
 use toolbooth_contracts::secret::{FoundSecret, SecretShape};
 
-/// Published rules, and the version of gitleaks that they came with.
+/// The published rules of gitleaks.
 const GITLEAKS: &str = include_str!("../rules/gitleaks.toml");
-/// Further services.
+/// Rules for further services.
 const SERVICES: &str = include_str!("../rules/services.toml");
-/// The version of the rules.
+/// The version of gitleaks that the rules are from.
 pub const VERSION: &str = "gitleaks 8.30.1";
-/// Most memory of one compiled pattern, in bytes.
+/// Maximum memory of one compiled pattern, in bytes.
 const PATTERN_BYTES_MAX: usize = 10 << 20;
-/// Rules that guess: too many names and numbers would be refused by them.
+/// Rules that guess. They would reject too many names and numbers.
 const LEFT_OUT: [&str; 1] = ["generic-api-key"];
 
 #[derive(Deserialize)]
@@ -78,7 +81,7 @@ struct Compiled {
 struct Rules {
     rules: Vec<Rule>,
     keywords: AhoCorasick,
-    /// The rules that each keyword belongs to.
+    /// The rules of each keyword.
     of_keyword: Vec<Vec<usize>>,
     allowed: Allowed,
     global: OnceLock<Vec<Regex>>,
@@ -123,14 +126,14 @@ fn read() -> Result<Rules, Box<dyn std::error::Error>> {
     }
     let keywords = AhoCorasick::builder()
         .ascii_case_insensitive(true)
-        // Every payload is searched: the faster machine is worth its megabyte.
+        // Every payload is searched, so the faster automaton is worth its megabyte.
         .kind(Some(AhoCorasickKind::DFA))
         .build(&keywords)?;
     Ok(Rules { rules, keywords, of_keyword, allowed: file.allowlist, global: OnceLock::new() })
 }
 
-/// A pattern as this engine reads it. The rules are written for one that takes a brace which
-/// begins no repetition as itself.
+/// Returns a pattern in the syntax of this engine. The rules are written for an engine that reads a
+/// brace as a literal unless it begins a repetition.
 fn with_literal_braces(pattern: &str) -> String {
     let mut out = String::with_capacity(pattern.len());
     let (mut escaped, mut class) = (false, false);
@@ -158,7 +161,7 @@ fn with_literal_braces(pattern: &str) -> String {
     out
 }
 
-/// Patterns are about bytes, as those of their own engine: `\w` is ASCII.
+/// Compiles a pattern for bytes. As in the engine of gitleaks, `\w` is ASCII.
 fn compile(pattern: &str) -> Option<Regex> {
     RegexBuilder::new(&with_literal_braces(pattern))
         .unicode(false)
@@ -183,7 +186,8 @@ impl Rule {
         self.compiled.get_or_init(compile).as_ref()
     }
 
-    /// The secret of a match: the named group, else the first that matched, else all of it.
+    /// Returns the secret in a match: the configured group, otherwise the first that matched,
+    /// otherwise the whole match.
     fn secret<'t>(&self, captures: &Captures<'t>) -> Option<regex::bytes::Match<'t>> {
         match self.text.secret_group {
             0 => captures
@@ -201,7 +205,7 @@ impl Rules {
     fn find_all<'s>(&'s self, text: &str) -> Vec<FoundSecret<'s>> {
         let bytes = text.as_bytes();
         let mut hits = self.keywords.find_overlapping_iter(text).peekable();
-        // Nearly every text has none.
+        // Nearly every text contains no keyword.
         if hits.peek().is_none() {
             return Vec::new();
         }
@@ -266,7 +270,7 @@ impl Rules {
     }
 }
 
-/// The lines that a range lies in.
+/// Returns the lines that contain a range.
 fn line(text: &[u8], range: std::ops::Range<usize>) -> &[u8] {
     let before = text.get(..range.start).unwrap_or_default();
     let start = before.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
@@ -286,7 +290,7 @@ fn between_characters(text: &str, range: std::ops::Range<usize>) -> std::ops::Ra
     start..end
 }
 
-/// Shannon's entropy in bits per byte.
+/// Returns the Shannon entropy in bits per byte.
 fn entropy(bytes: &[u8]) -> f64 {
     let mut counts = [0u32; 256];
     for byte in bytes {
@@ -303,8 +307,8 @@ fn entropy(bytes: &[u8]) -> f64 {
         .sum()
 }
 
-/// The tokens of Discord's bots, which no keyword tells: an id in base64, six characters of a time, and a
-/// digest, with dots between them.
+/// Finds the tokens of Discord bots, which have no keyword. They are an id in base64, six
+/// characters of a time, and a digest, separated by dots.
 fn discord_tokens(text: &str) -> impl Iterator<Item = FoundSecret<'static>> {
     const TIME: usize = 6;
     let bytes = text.as_bytes();
@@ -334,8 +338,8 @@ impl SecretShape for Shape {
     }
 }
 
-/// The rules, for [`toolbooth_contracts::secret::SecretShapes::with`]. They are read when they
-/// are first needed, and each pattern is compiled when its keyword first occurs.
+/// Returns the rules, for [`toolbooth_contracts::secret::SecretShapes::with`]. They are parsed on
+/// first use, and each pattern is compiled when its keyword first occurs.
 #[must_use]
 pub fn shapes() -> Arc<dyn SecretShape> {
     Arc::new(Shape)

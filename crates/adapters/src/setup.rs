@@ -1,6 +1,6 @@
-//! What a command line needs to run: its program's path, its environment, its folders.
+//! Prepares a command line to run: the path of its program, its environment, its folders.
 //!
-//! Resolves settings and secrets; starts nothing.
+//! It resolves settings and secrets, and starts nothing.
 //!
 //! Path: 7. Doc: execution.md#processes
 
@@ -13,8 +13,8 @@ use crate::place::Place;
 use crate::secrets::Setting;
 use crate::{secret_places, toolchains};
 
-/// Variables of the gateway's own environment that a child sees. Everything else, and with it
-/// every secret, stays here unless configuration names it.
+/// Variables of the gateway's own environment that a child inherits. All others, including every
+/// secret, are passed on only if configuration names them.
 const PASSED_ON: [&str; 12] = [
     "PATH",
     "HOME",
@@ -30,33 +30,33 @@ const PASSED_ON: [&str; 12] = [
     "SSL_CERT_DIR",
 ];
 
-/// The variable that tells a gateway beneath a gateway how deep it stands.
+/// The variable with the nesting depth of a gateway that another gateway started.
 const DEPTH: &str = "TOOLBOOTH_DEPTH";
-/// Gateways that may stand beneath one another: one that starts itself must end somewhere.
+/// Maximum nesting depth of gateways, so that a gateway that starts itself ends.
 const DEPTH_MAX: u32 = 8;
 
-/// A command with everything filled in.
+/// A command with all settings resolved.
 #[derive(Debug)]
 pub(crate) struct Setup {
     pub(crate) argv: Vec<String>,
     pub(crate) env: Vec<(String, String)>,
     pub(crate) cwd: PathBuf,
-    /// The program, as it was found.
+    /// The path at which the program was found.
     pub(crate) program: PathBuf,
     pub(crate) home: Option<PathBuf>,
     /// Paths that an operator wrote on the command line.
     pub(crate) words: Vec<PathBuf>,
-    /// Its home, where it has one of its own.
+    /// Its own home, if it has one.
     pub(crate) own: Option<PathBuf>,
     /// The name of its profile in configuration.
     pub(crate) profile_name: Option<String>,
 }
 
 impl CommandLine {
-    /// Everything that the launcher is told of this command, contained as `profile` says.
+    /// Resolves everything that the launcher needs for this command, contained by `profile`.
     ///
     /// # Errors
-    /// Where a setting cannot be resolved, or the program is not there.
+    /// If a setting cannot be resolved, or the program does not exist.
     pub(crate) fn setup(&self, profile: Option<&SandboxProfile>) -> std::io::Result<Setup> {
         let exposed = |setting: &Setting| setting.expose().map_err(std::io::Error::other);
         let mut argv: Vec<String> = self.argv.iter().map(exposed).collect::<Result<_, _>>()?;
@@ -64,7 +64,7 @@ impl CommandLine {
             Some(cwd) => PathBuf::from(exposed(cwd)?),
             None => std::env::current_dir()?,
         };
-        // By its own name, which is the one that is there inside too; a missing one is told later.
+        // The real path also exists inside of the sandbox. A missing folder is reported later.
         let cwd = cwd.canonicalize().unwrap_or(cwd);
         let program = argv.first_mut().filter(|program| !program.is_empty());
         let program = program.ok_or_else(|| std::io::Error::other("it names no program"))?;
@@ -90,7 +90,7 @@ impl CommandLine {
             }
             Some(profile) => {
                 set("PATH", std::env::var("PATH").unwrap_or_else(|_| "/usr/bin:/bin".to_owned()));
-                // Where it has no home, the one writable folder stands for it.
+                // A program without a home of its own uses its only writable folder as `HOME`.
                 set("HOME", "/tmp".to_owned());
                 set("TMPDIR", "/tmp".to_owned());
                 if let Some(own) = &own {
@@ -133,9 +133,10 @@ impl CommandLine {
     }
 }
 
-/// Makes the folder that is a program's own, for this user alone; gives its real path.
+/// Creates a program's own folder, for this user alone. Returns its real path.
 fn make_own(folder: &Path) -> std::io::Result<PathBuf> {
-    // A link in its place, or above it in the data folder, would give it somebody else's.
+    // A link at this path, or at its parent in the data folder, would lead to the folder of another
+    // user.
     let is_no_link = || -> std::io::Result<()> {
         for path in [folder.parent(), Some(folder)].into_iter().flatten() {
             if path.symlink_metadata().is_ok_and(|data| data.file_type().is_symlink()) {

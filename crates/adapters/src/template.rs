@@ -1,5 +1,5 @@
-//! Texts with places for arguments: `{name}`, `{name?}` where it may be missing, `{{` and `}}` for
-//! braces.
+//! Texts with placeholders for arguments: `{name}`, `{name?}` for an optional one, `{{` and `}}`
+//! for braces.
 //!
 //! Path: 7. Doc: execution.md#templates
 
@@ -7,29 +7,29 @@ use serde_json::Value;
 
 use crate::error::{FillError, TemplateError};
 
-/// A text with places.
+/// A text with placeholders.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Template(pub(crate) Vec<Piece>);
 
 /// A part of a text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Piece {
-    /// As it is.
+    /// Literal text.
     Text(String),
-    /// Stands for an argument.
+    /// A placeholder.
     Place(Place),
 }
 
-/// A place for an argument.
+/// A placeholder for an argument.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Place {
-    /// Members on the way to the argument.
+    /// The member names that lead to the argument.
     path: Vec<String>,
     optional: bool,
 }
 
 impl Template {
-    /// Reads a text.
+    /// Parses a text.
     pub(crate) fn parse(text: &str) -> Result<Self, TemplateError> {
         let mut pieces = Vec::new();
         let mut plain = String::new();
@@ -61,7 +61,7 @@ impl Template {
         Ok(Self(pieces))
     }
 
-    /// The place, where the text is nothing else.
+    /// Returns the placeholder, if the text consists of it alone.
     pub(crate) fn alone(&self) -> Option<&Place> {
         match self.0.as_slice() {
             [Piece::Place(place)] => Some(place),
@@ -69,7 +69,7 @@ impl Template {
         }
     }
 
-    /// Its places.
+    /// Returns the placeholders of the text.
     pub(crate) fn places(&self) -> impl Iterator<Item = &Place> {
         self.0.iter().filter_map(|piece| match piece {
             Piece::Place(place) => Some(place),
@@ -77,8 +77,8 @@ impl Template {
         })
     }
 
-    /// The text with arguments filled in as `fill` writes them; `None` where an argument that may
-    /// be missing is.
+    /// Returns the text with the arguments that `fill` writes. `None` if an optional argument is
+    /// missing.
     pub(crate) fn fill(
         &self,
         arguments: &Value,
@@ -111,24 +111,24 @@ impl Place {
         Ok(Self { path, optional })
     }
 
-    /// Whether the argument may be missing.
+    /// Whether the argument is optional.
     #[cfg(feature = "endpoint")]
     pub(crate) fn is_optional(&self) -> bool {
         self.optional
     }
 
-    /// The argument that it stands for, as people write it.
+    /// Returns the path of the argument in the form in which an operator writes it.
     pub(crate) fn shown(&self) -> String {
         self.path.join(".")
     }
 
-    /// The member of the arguments that it is in.
+    /// Returns the top-level member that contains the argument.
     #[cfg(feature = "endpoint")]
     pub(crate) fn member(&self) -> &str {
         self.path.first().map_or("", String::as_str)
     }
 
-    /// The argument; `None` where it is missing and may be.
+    /// Returns the argument; `None` if it is optional and missing.
     pub(crate) fn look_up<'v>(&self, arguments: &'v Value) -> Result<Option<&'v Value>, FillError> {
         let mut value = Some(arguments);
         for name in &self.path {
@@ -140,7 +140,7 @@ impl Place {
         }
     }
 
-    /// An argument as text.
+    /// Returns an argument as text.
     pub(crate) fn text(&self, value: &Value) -> Result<String, FillError> {
         match value {
             Value::String(text) => Ok(text.clone()),

@@ -1,19 +1,19 @@
-//! Text from outside, made harmless: lossy UTF-8 without terminal escapes.
+//! Makes external text harmless: lossy UTF-8 without terminal escapes.
 //!
 //! Path: 7. Doc: execution.md#output
 
 use toolbooth_contracts::json::{JsonText, Rewrite};
 use toolbooth_contracts::{ContentBlock, Payload};
 
-/// `bytes` as text, without ANSI and OSC escapes and without control characters other than
+/// Returns `bytes` as text without ANSI and OSC escapes. Of the control characters it contains only
 /// newline and tab.
 #[must_use]
 pub fn plain(bytes: &[u8]) -> String {
     harmless(&String::from_utf8_lossy(bytes), false)
 }
 
-/// A result of a program on this machine, without escapes in its texts: what is digested, recorded and
-/// shown is the same.
+/// Removes escapes from the texts of a result of a local program. The same text is then digested,
+/// recorded and shown.
 pub fn make_plain(payload: &mut Payload) {
     for block in payload.content.iter_mut().flatten() {
         if let Some(plain) = plain_json(block.json()) {
@@ -27,8 +27,9 @@ pub fn make_plain(payload: &mut Payload) {
     }
 }
 
-/// A document without escapes and control characters in its texts; `None` where there are none. Line
-/// ends of data stay as they are. Names of members stay too: schemas name them.
+/// Returns a document without escapes and control characters in its texts; `None` if it contains
+/// none. Line ends in data are unchanged. Names of members are unchanged too, because schemas refer
+/// to them.
 fn plain_json(document: &JsonText) -> Option<JsonText> {
     struct Harmless;
     impl Rewrite for Harmless {
@@ -40,7 +41,7 @@ fn plain_json(document: &JsonText) -> Option<JsonText> {
             text.chars().any(is_harmful).then(|| harmless(text, true))
         }
     }
-    // In a document of JSON most of them are written as `\u00…`, and few documents have any.
+    // JSON escapes most control characters as `\u00…`, and few documents contain any.
     let text = document.as_str();
     let may_have = text.contains("\\u") || text.contains("\\b") || text.contains("\\f");
     if !may_have && !text.chars().any(is_harmful) {

@@ -1,16 +1,16 @@
-//! Package runners and toolchains of a user's home: where they are, and which registries they use.
+//! Finds the package runners and toolchains in a user's home, and the registries that they use.
 //!
-//! A contained server has a home and caches of its own. It reads the toolchains of the user, and
-//! never their credentials: of settings only the address of the registry is handed on.
+//! A contained server has its own home and caches. It can read the user's toolchains, but never the
+//! user's credentials. Of package manager settings it receives only the address of the registry.
 //!
 //! Path: 7. Doc: execution.md#homes-and-caches
 
 use std::path::{Path, PathBuf};
 
-/// Bytes of a settings file.
+/// Maximum size of a settings file, in bytes.
 const SETTINGS_BYTES_MAX: u64 = 1 << 20;
 
-/// Where toolchains and package runners are, beneath a home. None of these holds credentials.
+/// Folders of toolchains and package runners beneath a home. None of these contains credentials.
 pub(crate) const FOLDERS: [&str; 16] = [
     ".asdf",
     ".bun/bin",
@@ -30,7 +30,7 @@ pub(crate) const FOLDERS: [&str; 16] = [
     ".volta",
 ];
 
-/// Variables by which version managers find their folders, where the home is another.
+/// Variables that tell version managers their folders when `HOME` is another folder.
 const ROOTS: [(&str, &str); 8] = [
     ("ASDF_DATA_DIR", ".asdf"),
     ("MISE_DATA_DIR", ".local/share/mise"),
@@ -42,11 +42,11 @@ const ROOTS: [(&str, &str); 8] = [
     ("PIPX_SHARED_LIBS", ".local/share/pipx/shared"),
 ];
 
-/// Variables that say that certificates of others are trusted, as paths.
+/// Variables that select additional trusted certificates, most of them as paths.
 pub(crate) const CERTIFICATES: [&str; 5] =
     ["NODE_EXTRA_CA_CERTS", "PIP_CERT", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE", "UV_SYSTEM_CERTS"];
 
-/// Variables that name a registry, and may hold credentials.
+/// Variables that name a registry. Their values may contain credentials.
 const REGISTRIES: [&str; 6] = [
     "npm_config_registry",
     "NPM_CONFIG_REGISTRY",
@@ -56,8 +56,8 @@ const REGISTRIES: [&str; 6] = [
     "UV_INDEX_URL",
 ];
 
-/// Variables of a contained program with a home of its own: where the user's toolchains are, and
-/// which registries the user's package managers use, without credentials.
+/// Returns the variables of a contained program with its own home. They name the user's toolchains
+/// and the registries of the user's package managers, without credentials.
 pub(crate) fn variables(home: Option<&Path>, cwd: &Path) -> Vec<(String, String)> {
     let mut found: Vec<(String, String)> = Vec::new();
     let mut set = |name: &str, value: String| {
@@ -99,7 +99,7 @@ pub(crate) fn variables(home: Option<&Path>, cwd: &Path) -> Vec<(String, String)
     found
 }
 
-/// The registries that files of a project name, by the variables that hand them on.
+/// Returns the registries that the files of a project name, with the variables that pass them on.
 #[must_use]
 pub fn project_registries(cwd: &Path) -> Vec<(String, String)> {
     let npm = first([Some(cwd.join(".npmrc"))], |text| value_of(text, &["registry"]));
@@ -108,7 +108,7 @@ pub fn project_registries(cwd: &Path) -> Vec<(String, String)> {
     found.into_iter().filter_map(|(name, url)| Some((name.to_owned(), url?))).collect()
 }
 
-/// Where package runners fetch packages, where nobody says otherwise.
+/// The default registries of package runners.
 const STANDARD_REGISTRIES: [&str; 6] = [
     "registry.npmjs.org",
     "npm.jsr.io",
@@ -118,7 +118,7 @@ const STANDARD_REGISTRIES: [&str; 6] = [
     "files.pythonhosted.org",
 ];
 
-/// The hosts of the registries that the package runners of a user use, at port 443.
+/// Returns the hosts of the registries that a user's package runners use, at port 443.
 pub(crate) fn registry_hosts(home: Option<&Path>, cwd: &Path) -> Vec<String> {
     let own = variables(home, cwd).into_iter().filter_map(|(_, url)| {
         let rest = url.strip_prefix("https://")?.split('/').next()?.to_owned();
@@ -132,7 +132,7 @@ pub(crate) fn registry_hosts(home: Option<&Path>, cwd: &Path) -> Vec<String> {
     hosts
 }
 
-/// The first address that one of these files has, without credentials.
+/// Returns the first address in one of these files, without credentials.
 fn first<const N: usize>(
     files: [Option<PathBuf>; N],
     read: impl Fn(&str) -> Option<String>,
@@ -140,7 +140,7 @@ fn first<const N: usize>(
     files.into_iter().flatten().find_map(|path| {
         use std::io::Read;
         let mut text = String::new();
-        // To open a pipe would wait for whoever writes it.
+        // Opening a named pipe would block until another process writes to it.
         std::fs::metadata(&path).ok().filter(std::fs::Metadata::is_file)?;
         let file = std::fs::File::open(path).ok()?;
         file.take(SETTINGS_BYTES_MAX).read_to_string(&mut text).ok()?;
@@ -148,7 +148,7 @@ fn first<const N: usize>(
     })
 }
 
-/// The value of a setting of the form `name = value`.
+/// Returns the value of a setting of the form `name = value`.
 fn value_of(text: &str, names: &[&str]) -> Option<String> {
     text.lines().find_map(|line| {
         let (name, value) = line.split_once('=')?;
@@ -157,7 +157,7 @@ fn value_of(text: &str, names: &[&str]) -> Option<String> {
     })
 }
 
-/// The index of a `uv.toml` that is used first.
+/// Returns the default index of a `uv.toml`.
 fn default_index(text: &str) -> Option<String> {
     if let Some(url) = value_of(text, &["index-url"]) {
         return Some(url);
@@ -170,7 +170,8 @@ fn default_index(text: &str) -> Option<String> {
     })
 }
 
-/// An address without name and password; `None` if it is no URL, or names a variable.
+/// Returns an address without user name and password. `None` if it is not a URL or contains a
+/// variable.
 fn without_credentials(url: &str) -> Option<String> {
     let (scheme, rest) = url.trim().split_once("://")?;
     if !matches!(scheme, "http" | "https") || url.contains('$') {
@@ -181,7 +182,7 @@ fn without_credentials(url: &str) -> Option<String> {
         None => (rest, ""),
     };
     let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
-    // A query may be a credential too.
+    // A query may contain a credential too.
     let path = path.split(['?', '#']).next().unwrap_or_default();
     (!host.is_empty()).then(|| format!("{scheme}://{host}{path}"))
 }

@@ -1,6 +1,7 @@
-//! A request body that knows whether all of it was handed to the connection.
+//! A request body that records whether all of it was passed to the connection.
 //!
-//! A server that was never given the end of a request cannot have taken it, whatever broke then.
+//! A server that never received the end of a request cannot have processed it, regardless of the
+//! later failure.
 //!
 //! Path: 7. Doc: execution.md#endpoints
 
@@ -11,21 +12,22 @@ use futures_util::stream;
 use http::StatusCode;
 use http::header::{CONTENT_LENGTH, HeaderValue};
 
-/// Bytes that are handed over at a time.
+/// Size of one chunk, in bytes.
 const CHUNK_BYTES: usize = 16 << 10;
 
-/// Tells whether the last bytes of a body were handed to the connection.
+/// A flag that is set when the last bytes of a body were passed to the connection.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Sent(Arc<AtomicBool>);
 
 impl Sent {
-    /// Whether the server may have the whole body.
+    /// Whether the server may have received the whole body.
     pub(crate) fn is_whole(&self) -> bool {
         self.0.load(Ordering::Acquire)
     }
 }
 
-/// Gives a request its body, and a mark that says when all of it was handed over.
+/// Sets the body of a request. Returns the request and the flag that is set when all of the body
+/// was passed on.
 pub(crate) fn attach(
     request: reqwest::RequestBuilder,
     body: Vec<u8>,
@@ -43,12 +45,13 @@ pub(crate) fn attach(
         }
         Some((Ok::<_, std::io::Error>(chunk), (rest, mark)))
     });
-    // With a length the body is sent as it is, and no chunk ends it early.
+    // With a length the body is not sent in chunked encoding, so its end is not marked separately.
     let request = request.header(CONTENT_LENGTH, length);
     (request.body(reqwest::Body::wrap_stream(chunks)), sent)
 }
 
-/// Whether a status says that the request was not taken; whatever else failed may have begun.
+/// Whether a status means that the request was not processed. With any other status it may have
+/// been.
 pub(crate) fn says_not_taken(status: StatusCode) -> bool {
     matches!(
         status.as_u16(),

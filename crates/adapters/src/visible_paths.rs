@@ -1,8 +1,8 @@
-//! Which paths of this machine a contained program sees: those of its profile, what it is made of,
-//! and what an operator wrote on its command line.
+//! Selects the paths of this machine that a contained program sees.
 //!
-//! Nothing follows from what an agent says. Folders that hold all kinds of things are never opened
-//! because something in them is named.
+//! They are the paths of its profile, the files that it needs to run, and the paths that an
+//! operator wrote on its command line. Input from an agent never adds a path. Naming a path inside
+//! a folder of mixed content never opens that folder.
 //!
 //! Path: 7. Doc: execution.md#what-a-program-sees
 
@@ -19,7 +19,7 @@ use crate::sandbox::profile::{default_profile, server_profile};
 use crate::secret_places::SecretPlaces;
 use crate::toolchains::CERTIFICATES;
 
-/// What any program needs of a system: never a home, never what only an administrator reads.
+/// System paths that any program needs. They contain no home and no file that only root can read.
 const BASE: [&str; 28] = [
     "/usr",
     "/bin",
@@ -50,13 +50,14 @@ const BASE: [&str; 28] = [
     "/etc/ssl/certs",
     "/etc/ssl/openssl.cnf",
 ];
-/// What finding names on the machine's own network needs beside it.
+/// Additional paths that a program needs to resolve names on the machine's own network.
 const NAMES: [&str; 2] = ["/etc/resolv.conf", "/etc/hosts"];
-/// Interpreters of interpreters that are looked for.
+/// Maximum number of interpreters that are followed from one script to the next.
 const INTERPRETERS_MAX: usize = 4;
-/// Folders that are looked at above a file.
+/// Maximum number of parent folders of a file that are searched for a project.
 const PROJECT_DEPTH: usize = 6;
-/// Everything that the program may see. `host_names`: it finds names as the machine does.
+/// Returns every path that the program can see. `host_names`: it resolves names as the machine
+/// does.
 pub(crate) fn binds(profile: &SandboxProfile, place: &Place<'_>, host_names: bool) -> Vec<Bind> {
     let mut binds: BTreeMap<PathBuf, Bind> = BTreeMap::new();
     let mut add = |path: PathBuf, writable: bool, optional: bool, bytes_max: Option<u64>| {
@@ -79,7 +80,7 @@ pub(crate) fn binds(profile: &SandboxProfile, place: &Place<'_>, host_names: boo
         .flat_map(|path| [path.canonicalize().ok(), Some(path)])
         .flatten()
         .collect();
-    // What a program may write it may have put there: nothing follows from that.
+    // The program may have created a path that it can write, so such a path opens no other path.
     let ours = |path: &Path| !written.iter().any(|written| path.starts_with(written));
     if let Some(program) = place.words.first() {
         for program in with_interpreters(program, place.cwd, ours) {
@@ -95,7 +96,7 @@ pub(crate) fn binds(profile: &SandboxProfile, place: &Place<'_>, host_names: boo
             of_folder(path, place, &written).into_iter().for_each(|path| {
                 add(path, false, true, None);
             });
-            // The same by the name that the program is given.
+            // Also under the path that is passed to the program, which may be a link.
             if word.is_file() {
                 add(lexical(word), false, true, None);
             }
@@ -111,26 +112,29 @@ pub(crate) fn binds(profile: &SandboxProfile, place: &Place<'_>, host_names: boo
             }
         }
     }
-    // A shipped profile means the folder of a project, not a home that somebody started it in.
+    // `.` in a shipped profile means the folder of a project, not a home in which the program was
+    // started.
     let shipped = [default_profile().fs, server_profile().fs].contains(&profile.fs);
     let wide = is_wide(place.cwd, place.home);
     for path in fs.read.iter().filter(|path| !(shipped && wide && *path == ".")) {
         if path == "." {
-            // Where it runs; what is meant as a whole is written as a path.
+            // The working directory may be divided into parts. A path that is written out is bound
+            // as a whole.
             for part in of_folder(lexical(place.cwd), place, &written) {
                 let optional = part != place.cwd;
                 add(part, false, optional, None);
             }
             continue;
         }
-        // What a shipped profile names beneath a home is there or not.
+        // A shipped profile names paths beneath a home that may not exist.
         add(absolute(path, place), false, path.starts_with("~/"), None);
     }
     for write in &fs.write {
         let max = write.max_mb.map(|count| count.saturating_mul(1 << 20));
         add(absolute(&write.path, place), true, write.path.starts_with("~/"), max);
     }
-    // What stands in a repository is run by git outside, as hooks and filters are.
+    // Git runs hooks and filters of a repository outside of the sandbox, so repositories are
+    // read-only.
     for repository in repositories(&written) {
         if ours_alone(&repository, &written) {
             add(repository, false, true, None);
@@ -146,31 +150,33 @@ pub(crate) fn binds(profile: &SandboxProfile, place: &Place<'_>, host_names: boo
     binds
 }
 
-/// A path as it is given to a program: of a project, a server is given parts.
+/// Returns the paths to bind for one path: the parts of a project for a server, otherwise the path
+/// itself.
 fn of_folder(path: PathBuf, place: &Place<'_>, written: &[PathBuf]) -> Vec<PathBuf> {
     let is_server = place.own.is_some();
     if !(is_server && path.is_dir() && is_project(&path)) {
         return vec![path];
     }
     let mut parts = parts(&path, &SecretPlaces::of_machine(place.home));
-    // What may be written is given as a whole.
+    // A writable path is bound as a whole.
     parts.retain(|part| !written.iter().any(|written| part.starts_with(written)));
     parts
 }
 
-/// The repositories in folders that may be written.
+/// Returns the repositories in writable folders.
 fn repositories(written: &[PathBuf]) -> impl Iterator<Item = PathBuf> {
     let folders = written.iter().filter(|folder| folder.is_dir());
     folders.flat_map(|folder| survey(folder, OF_CALLS).repositories)
 }
 
-/// Whether a profile names neither a path nor anything beneath it.
+/// Whether no writable path of the profile is this path or is beneath it.
 fn ours_alone(path: &Path, written: &[PathBuf]) -> bool {
     !written.iter().any(|written| written.starts_with(path))
 }
 
-/// What the program must not see, though it stands beneath what it may: the gateway's own, files of
-/// the project that hold secrets (`.env`), a git configuration with credentials, and secret places.
+/// Returns the paths that the program must not see although they are beneath visible ones. They are
+/// the gateway's own files, files of the project with secrets (`.env`), a git configuration with
+/// credentials, and secret places.
 pub(crate) fn hidden(profile: &SandboxProfile, place: &Place<'_>, binds: &[Bind]) -> Vec<PathBuf> {
     let mut hidden = place.hidden.to_vec();
     let base = |bind: &Bind| {
@@ -188,7 +194,7 @@ pub(crate) fn hidden(profile: &SandboxProfile, place: &Place<'_>, binds: &[Bind]
         .collect();
     let places = SecretPlaces::of_machine(place.home);
     for bind in binds.iter().filter(|bind| !base(bind)) {
-        // A file that is bound is named; folders may hold secrets.
+        // A file is bound only by its own name. A folder may contain secrets.
         let Some(folder) = bind.path.canonicalize().ok().filter(|path| path.is_dir()) else {
             continue;
         };
@@ -201,7 +207,7 @@ pub(crate) fn hidden(profile: &SandboxProfile, place: &Place<'_>, binds: &[Bind]
         }
     }
     if place.own.is_some() {
-        // What a link or another name beside the parts of a project tells of what is in them.
+        // A link or another name next to the parts of a project may reveal secrets in the project.
         let words = place.words.iter().skip(1).filter_map(|word| opened_with(word, place.home));
         for project in words.chain([lexical(place.cwd)]).filter(|folder| is_project(folder)) {
             for path in survey(&project, OF_SERVERS).secrets {
@@ -215,8 +221,8 @@ pub(crate) fn hidden(profile: &SandboxProfile, place: &Place<'_>, binds: &[Bind]
     hidden
 }
 
-/// A program, and the interpreters that the first lines of scripts name; nothing that follows from
-/// what `ours` says is not the operator's.
+/// Returns a program and the interpreters that the first lines of scripts name. Stops at a path
+/// that `ours` rejects, because such a path is not the operator's.
 fn with_interpreters(program: &Path, cwd: &Path, ours: impl Fn(&Path) -> bool) -> Vec<PathBuf> {
     let mut programs: Vec<PathBuf> = Vec::new();
     let mut next = Some(program.to_owned());
@@ -224,14 +230,14 @@ fn with_interpreters(program: &Path, cwd: &Path, ours: impl Fn(&Path) -> bool) -
         if programs.contains(&program) || programs.len() > INTERPRETERS_MAX {
             break;
         }
-        // What nobody can run is opened for nobody.
+        // An interpreter that is not executable is not made visible.
         next = interpreter(&program, cwd).filter(|program| is_executable(program));
         programs.push(program);
     }
     programs
 }
 
-/// What the first line of a script says that runs it.
+/// Returns the interpreter that the first line of a script names.
 fn interpreter(script: &Path, cwd: &Path) -> Option<PathBuf> {
     use std::io::Read;
     let mut start = Vec::new();
@@ -246,8 +252,9 @@ fn interpreter(script: &Path, cwd: &Path) -> Option<PathBuf> {
     Some(PathBuf::from(first))
 }
 
-/// What has to be readable for a path that an operator wrote on a command line: a file with its
-/// project, or alone where it has none; a folder that does not hold all kinds of things.
+/// Returns the path to make readable for a path on the command line of an operator. For a file this
+/// is its project, or the file alone outside of a project. A folder with mixed content returns
+/// `None`.
 #[must_use]
 pub fn opened_with(path: &Path, home: Option<&Path>) -> Option<PathBuf> {
     let real = path.canonicalize().ok()?;
@@ -257,9 +264,9 @@ pub fn opened_with(path: &Path, home: Option<&Path>) -> Option<PathBuf> {
     (real.is_dir() && !is_wide(&real, home)).then_some(real)
 }
 
-/// The folder of the project that a program's file belongs to, else the file.
+/// Returns the folder of the project that a program's file belongs to, otherwise the file.
 fn project_of(file: &Path, home: Option<&Path>) -> PathBuf {
-    // What is installed together is found together.
+    // Packages that are installed together load each other.
     let installed = file.ancestors().filter(|folder| folder.ends_with("node_modules")).last();
     if let Some(folder) = installed {
         return folder.to_owned();
@@ -270,8 +277,8 @@ fn project_of(file: &Path, home: Option<&Path>) -> PathBuf {
     project.unwrap_or(file).to_owned()
 }
 
-/// Whether a folder holds much that has nothing to do with one program; such a folder is opened only
-/// where a profile names it.
+/// Whether a folder contains much that is unrelated to one program. Such a folder is opened only if
+/// a profile names it.
 #[must_use]
 pub fn is_wide(folder: &Path, home: Option<&Path>) -> bool {
     const WIDE: [&str; 19] = [
@@ -302,7 +309,7 @@ pub fn is_wide(folder: &Path, home: Option<&Path>) -> bool {
         })
 }
 
-/// Whether a folder is the system's own.
+/// Whether a folder belongs to the system.
 pub(crate) fn is_system(folder: &Path) -> bool {
     BASE.iter().any(|base| folder.starts_with(base))
         || ["/etc", "/dev", "/proc", "/sys", "/run", "/var/run", "/boot"]
@@ -310,14 +317,14 @@ pub(crate) fn is_system(folder: &Path) -> bool {
             .any(|system| folder.starts_with(system))
 }
 
-/// Where a program that is not the system's own is installed: its file by both of its names where it
-/// is a link, and what stands beside the `bin` of a toolchain.
+/// Returns the installation of a program that does not belong to the system. It is the file under
+/// both of its names if it is a link, and the folders next to the `bin` of a toolchain.
 fn installation(program: &Path, home: Option<&Path>) -> Vec<PathBuf> {
     let mut found = vec![program.to_owned()];
     let real = program.canonicalize().ok();
     found.extend(real.clone());
     for file in [Some(program.to_owned()), real].into_iter().flatten() {
-        // What is installed together is found together.
+        // Packages that are installed together load each other.
         let together = file.ancestors().filter(|folder| folder.ends_with("node_modules")).last();
         if let Some(folder) = together {
             found.push(folder.to_owned());
@@ -333,7 +340,8 @@ fn installation(program: &Path, home: Option<&Path>) -> Vec<PathBuf> {
                     found.push(prefix.join(beside));
                 }
             }
-            // The folder of a version manager, whose programs stand for those of its versions.
+            // The folder of a version manager. Its shims run the programs of the installed
+            // versions.
             Some("shims")
                 if ["versions", "installs"].iter().any(|own| prefix.join(own).is_dir()) =>
             {
@@ -345,7 +353,7 @@ fn installation(program: &Path, home: Option<&Path>) -> Vec<PathBuf> {
     found
 }
 
-/// Whether a folder is that of a Python or Node installation, and of nothing else.
+/// Whether a folder is a Python or Node installation and nothing else.
 fn is_toolchain(prefix: &Path) -> bool {
     let python = || {
         let entries = std::fs::read_dir(prefix.join("lib")).into_iter().flatten().flatten();

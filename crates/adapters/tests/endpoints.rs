@@ -1,4 +1,4 @@
-//! HTTP endpoints against servers on loopback: requests, answers, bounds, and where they may go.
+//! Tests HTTP endpoints against servers on loopback: requests, responses, limits, and destinations.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener};
@@ -16,7 +16,7 @@ use toolbooth_contracts::{Conversation, Effect, ErrorCode, ExecutionLog, Executo
 
 use crate::calls;
 
-/// A server that answers what `answer` says to each head and body, one request per connection.
+/// A server that responds with the result of `answer` to each request of each connection.
 struct Server {
     address: SocketAddr,
     seen: Arc<Mutex<Vec<String>>>,
@@ -229,8 +229,8 @@ async fn escapes_hide_no_secret() {
     }
 }
 
-/// A server that answers to the head of each request, and never reads its body. It keeps the
-/// connection until the client closes it, so that no reset takes the answer back.
+/// A server that responds to the head of each request and never reads its body. It holds the
+/// connection open until the client closes it, so that no reset discards the response.
 fn refuses_bodies(status: &'static str) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -267,7 +267,7 @@ async fn a_post_that_was_refused_before_its_body_was_taken_has_not_started() {
         let error = call(&endpoint, large.clone()).await.0.unwrap_err();
         assert_eq!(error.effect, Effect::NotStarted, "{status}: {error:?}");
     }
-    // A reset takes the answer back; the body was not sent whole all the same.
+    // A reset discards the response, but the body was not sent completely.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/x", listener.local_addr().unwrap());
     std::thread::spawn(move || {
@@ -286,7 +286,7 @@ async fn a_post_that_was_refused_before_its_body_was_taken_has_not_started() {
     assert_eq!(error.effect, Effect::NotStarted, "{error:?}");
 }
 
-/// A legacy MCP server that answers each `tools/call` with a status alone.
+/// A legacy MCP server that responds to each `tools/call` with only a status.
 fn mcp_server(status: Arc<Mutex<&'static str>>) -> Server {
     Server::start(move |request| {
         let (_, body) = request.split_once("\r\n\r\n").unwrap();
@@ -364,7 +364,7 @@ async fn what_is_no_answer_is_told() {
         let server = Server::start(move |_| bytes.clone());
         let endpoint = Endpoint::new(settings(get(&server.url("/")), Guard::new(true)));
         let error = call(&endpoint, json!({})).await.0.unwrap_err();
-        // A body that never ends is cut by the call's own time.
+        // The call's own timeout ends a body that never ends.
         let code = if name == "half a body" { error.code } else { code };
         assert_eq!((error.code, error.effect), (code, effect), "{name}: {error:?}");
     }
@@ -378,7 +378,7 @@ async fn what_is_no_answer_is_told() {
 }
 
 async fn responses_are_bounded_as_they_are_decompressed() {
-    // Ten megabytes of zeroes in ten kilobytes, made by the same library that reads it.
+    // Ten megabytes of blanks in ten kilobytes, compressed by the library that decompresses them.
     let bomb: Vec<u8> = {
         let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
         encoder.write_all(&vec![b' '; 10 << 20]).unwrap();
@@ -413,7 +413,7 @@ async fn redirects_are_followed_only_where_that_is_allowed() {
     };
     let answer = call(&open(Guard::new(true)), json!({})).await.0.unwrap();
     assert_eq!(answer.payload.structured_content.unwrap(), json!({"arrived": true}));
-    // What was meant for one origin does not go to another.
+    // Headers for one origin are not sent to another.
     assert!(server.seen()[1].contains("x-key") && !target.seen()[0].contains("x-key"));
     let round = Server::start(|_| reply("302 Found", "location: /again\r\n", b""));
     let endpoint = Endpoint::new(EndpointSettings {
@@ -424,7 +424,7 @@ async fn redirects_are_followed_only_where_that_is_allowed() {
     assert_eq!(round.seen().len(), 4);
 }
 
-/// A resolver that answers what it is told, one answer after the other.
+/// Returns a resolver with the given results, one after the other.
 fn resolver(answers: &[&[&str]]) -> (Resolver, Arc<AtomicUsize>) {
     let answers: Vec<Vec<IpAddr>> = answers
         .iter()
@@ -455,7 +455,7 @@ async fn a_name_that_leads_inside_is_refused_and_noted() {
         let noted = execution_log.take().egress;
         assert_eq!((noted[0].host.as_str(), noted[0].port), ("rebound.example", 8080), "{inside}");
     }
-    // One bad address among good ones is enough.
+    // One forbidden address among allowed ones refuses the name.
     let (resolver, _) = resolver(&[&["93.184.215.14", "127.0.0.1"]]);
     let guard = Guard::with_resolver(false, resolver);
     let endpoint = Endpoint::new(settings(get("http://mixed.example/"), guard));
@@ -463,17 +463,17 @@ async fn a_name_that_leads_inside_is_refused_and_noted() {
 }
 
 async fn a_name_that_changes_its_meaning_is_asked_once() {
-    // Judged as one address, it must not be connected to as another.
+    // The connection must use the checked address, even if the name then resolves to another one.
     let server = Server::start(|_| json_reply(&json!({"inside": true})));
     let (resolver, asked) = resolver(&[&["192.0.2.1"], &["127.0.0.1"]]);
-    // The first answer is a public one to this guard's eyes only.
+    // This guard allows every address, so the first one passes the check.
     let guard = Guard::with_resolver(true, resolver);
     let url = format!("http://rebound.example:{}/", server.address.port());
     let endpoint = Endpoint::new(EndpointSettings {
         connect_timeout: Duration::from_millis(300),
         ..settings(get(&url), guard)
     });
-    // A later call within seconds goes to what was judged, too.
+    // A second call within seconds also uses the checked address.
     for _ in 0..2 {
         assert!(call(&endpoint, json!({})).await.0.is_err());
         assert_eq!((asked.load(Ordering::SeqCst), server.seen().len()), (1, 0));
@@ -484,7 +484,7 @@ async fn a_redirect_inside_is_refused() {
     let inner = Server::start(|_| json_reply(&json!({"inside": true})));
     let to = inner.url("/");
     let outer = Server::start(move |_| reply("302 Found", &format!("location: {to}\r\n"), b""));
-    // The first hop is let through as a public one would be; the second is judged anew.
+    // The first hop is already refused, because its name resolves to loopback.
     let port = outer.address.port();
     let calls = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&calls);
@@ -531,7 +531,7 @@ async fn the_gateways_own_door_is_refused_whatever_is_allowed() {
     assert!(call(&allowed, json!({})).await.0.is_ok(), "another port of this machine is reached");
 }
 
-/// Ways to write addresses that lead inside.
+/// Spellings of addresses that lead to internal hosts.
 const SPELLINGS: &[&str] = &[
     "127.0.0.1",
     "127.1",
@@ -630,7 +630,7 @@ async fn no_spelling_of_an_inner_address_passes() {
         );
         assert_eq!(execution_log.take().egress.len(), 1, "{host}");
     }
-    // These are no addresses at all.
+    // These are not addresses.
     for host in ["256.0.0.1", "127.0.0.1.5.6", "0x100000000", "[::g]", "1.2.3.4.5"] {
         let made = RequestTemplate::parse(None, &format!("http://{host}/"), &[], None).unwrap();
         let endpoint = Endpoint::new(settings(Plan::Template(Box::new(made)), Guard::new(false)));
@@ -653,7 +653,7 @@ async fn public_addresses_pass() {
     }
 }
 
-/// The tests of this module.
+/// Returns the tests of this module.
 pub(crate) fn trials() -> Vec<libtest_mimic::Trial> {
     trials!["endpoints";
         a_template_asks_and_its_answer_is_data,

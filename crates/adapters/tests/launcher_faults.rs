@@ -1,5 +1,5 @@
-//! One fault at each step of the launcher's protocol, by a launcher that fails there on purpose: an
-//! order that may have arrived leaves an unknown effect, everything before it none.
+//! Tests one fault at each step of the launcher's protocol, with a launcher that fails on purpose.
+//! After an order that may have arrived, the effect is unknown; before it, there is none.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use toolbooth_launcher::wire::{self, Report, Unstarted};
 
 use crate::calls;
 
-/// What the gateway must conclude.
+/// The error code and effect that the gateway must conclude.
 type Expected = (ErrorCode, Effect);
 
 const SANDBOX: Expected = (ErrorCode::SandboxUnavailable, Effect::NotStarted);
@@ -44,7 +44,7 @@ const STEPS: &[(&str, Expected)] = &[
     ("reports-unstarted-after-started", SANDBOX),
 ];
 
-/// Plays a launcher that fails at the step that its own file name says.
+/// Acts as a launcher that fails at the step that its own file name specifies.
 fn fail(step: &str) {
     if step == "ends-at-once" {
         return;
@@ -126,7 +126,7 @@ fn serve(step: &str, control: &OwnedFd) {
     }
 }
 
-/// What one call concludes, and whether the program had its effect.
+/// Returns the conclusion of one call, and whether the program had its effect.
 fn call(launcher: &Path) -> (Expected, bool) {
     let folder = tempfile::tempdir().unwrap();
     let effect = folder.path().join("effect");
@@ -169,7 +169,7 @@ fn tried(step: &'static str, expected: Expected) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Becomes the launcher that fails at the step by whose name it was started, if there is one.
+/// Acts as the failing launcher if the program was started under the name of a step.
 pub(crate) fn entry() {
     let mut words = std::env::args();
     let Some(name) = words.next().map(PathBuf::from) else { return };
@@ -181,7 +181,7 @@ pub(crate) fn entry() {
     }
 }
 
-/// The tests of this module.
+/// Returns the tests of this module.
 pub(crate) fn trials() -> Vec<Trial> {
     let trial = |(step, expected): &(&'static str, Expected)| {
         let (step, expected) = (*step, *expected);

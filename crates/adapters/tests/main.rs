@@ -1,7 +1,7 @@
 //! Tests the adapters with real processes, networks and servers, one module for each subject.
 //!
-//! One program, so that it is linked once. It starts itself: as the launcher, as launchers that
-//! fail, and as parts of a network; so it has a `main` of its own.
+//! All modules are one program, so that it is linked once. It starts itself as the launcher, as
+//! launchers that fail, and as parts of a network, and therefore has its own `main`.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 #![allow(clippy::print_stderr, clippy::print_stdout)]
 
@@ -28,27 +28,27 @@ mod mcp_stdio;
 mod networks;
 mod processes;
 
-/// The longest time of one test: twice that of one wait, so that the wait itself tells what it was
-/// for.
+/// Timeout of one test: twice that of one wait, so that the wait expires first and reports its
+/// purpose.
 const LIMIT: Duration = Duration::from_secs(240);
-/// The longest wait for one event.
+/// Timeout of the wait for one event.
 const CEILING: Duration = Duration::from_secs(120);
 
-/// What `event` gives.
+/// Returns the result of `event`.
 ///
 /// # Panics
 ///
-/// If it is not there after [`CEILING`]; says what was waited for.
+/// If it does not arrive within [`CEILING`]; the message contains `what`.
 async fn soon<T>(what: &str, event: impl Future<Output = T>) -> T {
     let waited = tokio::time::timeout(CEILING, event).await;
     waited.unwrap_or_else(|_| panic!("waited {} s: {what}", CEILING.as_secs()))
 }
 
-/// What another thread sends next.
+/// Returns the next value that another thread sends.
 ///
 /// # Panics
 ///
-/// If it is not there after [`CEILING`]; says what was waited for.
+/// If it does not arrive within [`CEILING`]; the message contains `what`.
 fn next<T>(what: &str, sent: &mpsc::Receiver<T>) -> T {
     let waited = sent.recv_timeout(CEILING);
     waited.unwrap_or_else(|error| panic!("waited up to {} s: {what}: {error}", CEILING.as_secs()))
@@ -74,7 +74,7 @@ fn main() {
         networks::trials(),
         processes::trials(),
     ];
-    // One at a time: some count what runs below this process.
+    // One at a time: some tests count the processes below this one.
     let arguments = Arguments { test_threads: Some(1), ..Arguments::from_args() };
     libtest_mimic::run(&arguments, trials.into_iter().flatten().collect()).exit();
 }

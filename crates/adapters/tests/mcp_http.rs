@@ -1,4 +1,4 @@
-//! An upstream server over streamable HTTP that misbehaves: sessions, eras, streams and their ends.
+//! Tests misbehaving upstream servers over streamable HTTP: sessions, eras, streams and their ends.
 
 use std::collections::HashSet;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -22,7 +22,7 @@ use toolbooth_contracts::{
 
 use crate::{CEILING, calls, next, soon};
 
-/// A request as it came.
+/// A request as the server received it.
 #[derive(Debug, Clone, Default)]
 struct Request {
     verb: String,
@@ -47,7 +47,7 @@ impl Request {
     }
 }
 
-/// What a handler writes to.
+/// The connection that a handler writes its response to.
 struct Answer(TcpStream);
 
 impl Answer {
@@ -93,7 +93,7 @@ impl Answer {
         let _ = self.0.shutdown(std::net::Shutdown::Both);
     }
 
-    /// Waits until the client has gone.
+    /// Waits until the client has disconnected.
     fn until_gone(&mut self) {
         let mut byte = [0];
         while matches!(self.0.read(&mut byte), Ok(1..)) {}
@@ -173,7 +173,7 @@ fn read(reader: &mut impl BufRead) -> Option<Request> {
     Some(Request { body: serde_json::from_slice(&body).unwrap_or_default(), ..request })
 }
 
-/// Answers what a legacy server without sessions answers, but calls.
+/// Responds like a legacy server without sessions, except to calls.
 fn legacy(request: &Request, answer: &mut Answer) -> bool {
     match request.method() {
         "initialize" => answer.result(request.id(), initialized()),
@@ -190,7 +190,7 @@ fn initialized() -> Value {
         "capabilities": { "tools": { "listChanged": true }, "resources": { "subscribe": true } } })
 }
 
-/// Answers what a modern server answers, but calls and subscriptions.
+/// Responds like a modern server, except to calls and subscriptions.
 fn modern(request: &Request, answer: &mut Answer) -> bool {
     match request.method() {
         "server/discover" => answer.result(
@@ -280,7 +280,7 @@ async fn a_modern_server_that_refuses_is_not_asked_in_the_legacy_way() {
     assert_eq!(error.effect, Effect::NotStarted);
 }
 
-/// A legacy server with sessions, which forgets them when it is told to.
+/// Starts a legacy server with sessions, and returns its set of known sessions.
 fn sessions(unknown: fn(&Request, &mut Answer)) -> (Served, Arc<Mutex<HashSet<String>>>) {
     let known: Arc<Mutex<HashSet<String>>> = Arc::default();
     let (own, count) = (Arc::clone(&known), AtomicUsize::new(0));
@@ -322,7 +322,7 @@ async fn a_session_that_a_server_forgot_is_begun_anew() {
         let server = served.server();
         assert_eq!(call(&server).await.unwrap(), "s0");
         known.lock().unwrap().clear();
-        // As if it had been started again: the call that finds out is served.
+        // As after a restart of the server: the call that detects it succeeds.
         assert_eq!(call(&server).await.unwrap(), "s1");
         assert_eq!(call(&server).await.unwrap(), "s1");
         assert_eq!(
@@ -368,7 +368,7 @@ async fn a_server_of_another_era_in_its_place_is_greeted_anew() {
     let server = served.server();
     for own in [true, false, true] {
         if is_modern.swap(own, Ordering::SeqCst) != own {
-            // It costs one call, which was not taken.
+            // The change costs one call, which the server did not process.
             assert_eq!(call(&server).await.unwrap_err().effect, Effect::NotStarted);
         }
         assert_eq!(call(&server).await.unwrap(), "ok");
@@ -377,7 +377,7 @@ async fn a_server_of_another_era_in_its_place_is_greeted_anew() {
 }
 
 async fn an_answer_that_cannot_be_read_fails_its_call_at_once() {
-    // What is answered, and whether it is in a stream.
+    // The body of a response, and whether it is sent in a stream.
     type Body = (Vec<u8>, bool);
     let bodies: Arc<Mutex<Vec<Body>>> = Arc::default();
     let next = Arc::clone(&bodies);
@@ -388,7 +388,7 @@ async fn an_answer_that_cannot_be_read_fails_its_call_at_once() {
             };
             let id = request.id().to_string();
             let body = String::from_utf8_lossy(&body).replace("@ID@", &id);
-            // Written as it stands, one byte for a character.
+            // Written unchanged, one byte per character.
             let body: Vec<u8> = body.chars().map(|own| u8::try_from(own).unwrap()).collect();
             if streamed {
                 answer.stream();
@@ -423,7 +423,7 @@ async fn an_answer_that_cannot_be_read_fails_its_call_at_once() {
             );
         }
     }
-    // A mark at the start, a batch, and an answer that names no request can be read.
+    // A byte order mark, a batch, and a response without an id can be read.
     let result = r#"{"id":@ID@,"result":{"content":[{"type":"text","text":"t"}]}}"#;
     let own = result.replace("@ID@", "null");
     for line in [format!("\u{ef}\u{bb}\u{bf}{result}"), format!("[{result}]"), own] {
@@ -441,7 +441,7 @@ async fn forty_slow_calls_run_at_once() {
     let all_there = Arc::new(Barrier::new(40));
     let served = Served::start(move |request, answer| match request.method() {
         "tools/call" => {
-            // Nobody is answered before all of them have come.
+            // The server responds to no call before all of them have arrived.
             all_there.wait();
             answer.text(request.id(), "ok");
         }
@@ -450,7 +450,7 @@ async fn forty_slow_calls_run_at_once() {
     call_all(&served.server(), 40).await;
 }
 
-/// So many calls at once, all of which are served.
+/// Makes `count` calls at once, all of which must succeed.
 async fn call_all(server: &Arc<McpServer>, count: usize) {
     let calls: Vec<_> = (0..count)
         .map(|_| {
@@ -474,7 +474,7 @@ async fn calls_beyond_the_bound_wait_for_a_place() {
             count_now.0 += 1;
             count_now.1 = count_now.1.max(count_now.0);
             full.notify_all();
-            // Nobody is answered before every place was taken.
+            // The server responds to no call before every slot was in use.
             let mut count_now = full.wait_while(count_now, |now| now.1 < AT_ONCE).unwrap();
             count_now.0 -= 1;
             drop(count_now);
@@ -543,7 +543,7 @@ async fn a_stream_belongs_to_its_request() {
             answer.event(&json!({ "jsonrpc": "2.0", "id": request.id(), "result": words("own") }));
             answer.end();
         }
-        // The reply to its `ping`.
+        // The reply to the server's `ping`.
         "" if request.body["id"] == "x" => answer.whole("202 Accepted", "", ""),
         _ => assert!(legacy(request, answer)),
     });
@@ -693,7 +693,7 @@ async fn subscriptions_at_once_are_one_request() {
     let server = served.server();
     call(&server).await.unwrap();
     let mut asked = tokio::task::JoinSet::new();
-    // Each one twice: the second waits with the first.
+    // Each resource is requested twice; the second request waits with the first.
     for number in 0..40 {
         let (server, uri) = (Arc::clone(&server), format!("r:{}", number / 2));
         asked.spawn(async move { ask(&server, Ask::Subscribe { uri }).await });
@@ -708,8 +708,8 @@ async fn subscriptions_at_once_are_one_request() {
     server.close().await;
 }
 
-/// A server of one of the eras, without tools, that tells of changes. Asked for a subscription, it
-/// answers if `ready` gives `true`, and otherwise breaks the connection.
+/// A server of one of the eras, without tools, that notifies of changes. It accepts a subscription
+/// if `ready` returns `true`, and otherwise closes the connection.
 fn server_that_tells(
     era: &'static str,
     ready: impl Fn() -> bool + Send + Sync + 'static,
@@ -749,7 +749,7 @@ fn server_that_tells(
 
 async fn a_change_between_a_list_and_the_subscription_is_not_lost() {
     for era in ["modern", "legacy"] {
-        // The server answers the subscription only after its list was read.
+        // The server accepts the subscription only after its list was read.
         let (listed, ready) = mpsc::channel::<()>();
         let ready = Mutex::new(ready);
         let served =
@@ -773,7 +773,7 @@ async fn a_connection_that_breaks_before_the_answer_is_no_answer() {
         let server = served.server();
         let changes = server.changes().unwrap();
         server.list().await.unwrap();
-        // What changes from here on is told by nobody until the server is asked again.
+        // Later changes are not notified until the subscription is requested again.
         listed.store(true, Ordering::SeqCst);
         soon(&format!("{era}: a change"), changes.recv()).await.unwrap();
         server.close().await;
@@ -789,7 +789,7 @@ async fn lists_are_read_once_a_server_tells_of_changes() {
         let is = |one: &Request, what: &str| one.method() == what || one.verb == what;
         let seen = served.seen.lock().unwrap().clone();
         let at = |what: &str| seen.iter().position(|one| is(one, what));
-        // A loaded machine may take longer than lists wait; then they are read again.
+        // On a loaded machine, the lists may be read too early; then they are read again.
         assert!(
             at(asked) < at("tools/list") || soon("a change", changes.recv()).await.is_ok(),
             "{era}: {:?}",
@@ -967,7 +967,7 @@ async fn a_server_speaks_for_itself_alone_and_asks_for_no_input() {
     server.close().await;
 }
 
-/// The tests of this module.
+/// Returns the tests of this module.
 pub(crate) fn trials() -> Vec<libtest_mimic::Trial> {
     trials!["mcp_http";
         a_server_that_answers_nonsense_is_asked_in_the_legacy_way,

@@ -1,4 +1,5 @@
-//! An upstream server that is a child and misbehaves: what it costs, and whom.
+//! Tests upstream servers that are misbehaving child processes, and which calls fail because of
+//! them.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -20,7 +21,7 @@ use crate::{calls, soon};
 
 const SCRIPT: &str = include_str!("support/scripted_server.py");
 
-/// A scripted server, and the log of what it was sent.
+/// A scripted server, and the log of the messages that it received.
 struct Scripted {
     server: Arc<McpServer>,
     log: PathBuf,
@@ -49,7 +50,7 @@ impl Scripted {
         }
     }
 
-    /// The messages that the server was sent.
+    /// Returns the messages that the server received.
     fn log(&self) -> Vec<Value> {
         let text = std::fs::read_to_string(&self.log).unwrap_or_default();
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
@@ -82,7 +83,7 @@ impl Scripted {
         self.server.request(ask, &Caller::local(), conversation).await
     }
 
-    /// A call that waits at the server until another one releases it.
+    /// Starts a call that waits at the server until another one releases it.
     async fn held(
         self: &Arc<Self>,
     ) -> (tokio::task::JoinHandle<Result<ToolOutput, ExecutionError>>, Counterpart) {
@@ -90,7 +91,7 @@ impl Scripted {
         let conversation = conversation.with_log_level(Some(LogLevel::Error));
         let own = Arc::clone(self);
         let task = tokio::spawn(async move { own.call_with("hold", "{}", conversation).await });
-        // It says so when it holds the call, which is the only one in flight.
+        // The server logs a line when it holds the call, which is the only one in flight.
         let line = soon("the call", counterpart.log.recv()).await.unwrap();
         assert_eq!(line.data, "held");
         (task, counterpart)
@@ -104,7 +105,7 @@ fn words(output: &ToolOutput) -> String {
 async fn progress_arrives_in_order_with_its_last() {
     let scripted = Arc::new(Scripted::new("legacy", ""));
     scripted.call("echo", json!({})).await.unwrap();
-    // Heard as fast as it comes, nothing is lost.
+    // A reader that keeps pace receives every notification.
     let (conversation, counterpart) = Conversation::pair(false);
     let hearing = tokio::spawn(async move {
         let mut heard = Vec::new();
@@ -116,7 +117,7 @@ async fn progress_arrives_in_order_with_its_last() {
     scripted.call_with("progress", r#"{"count":50}"#, conversation).await.unwrap();
     let heard = hearing.await.unwrap();
     assert_eq!(heard, (0..50).map(f64::from).collect::<Vec<_>>());
-    // Where nobody listens meanwhile, the newest stay.
+    // Without a reader meanwhile, the newest notifications remain.
     let (conversation, counterpart) = Conversation::pair(false);
     scripted.call_with("progress", r#"{"count":500}"#, conversation).await.unwrap();
     let mut heard = Vec::new();
@@ -125,7 +126,7 @@ async fn progress_arrives_in_order_with_its_last() {
     }
     let first = 500 - u32::try_from(CONVERSATION_CAPACITY).unwrap();
     assert_eq!(heard, (first..500).map(f64::from).collect::<Vec<_>>());
-    // After its completion a call has none.
+    // After its completion a call has no progress.
     let (conversation, counterpart) = Conversation::pair(false);
     scripted.call_with("late", "{}", conversation).await.unwrap();
     scripted.call("echo", json!({})).await.unwrap();
@@ -162,10 +163,11 @@ async fn an_answer_that_cannot_be_read_fails_its_call_at_once() {
         let output = scripted.call("raw", json!({ "line": line })).await.unwrap();
         assert_eq!(words(&output), "t");
     }
-    // The connection lived through all of it.
+    // The connection survived all of these responses.
     scripted.call("release", json!({})).await.unwrap();
     assert_eq!(words(&neighbour.await.unwrap().unwrap()), "released");
-    // One that names no request is that of the only one; what is no message is nobody's.
+    // A response without an id belongs to the only request, and text that is not a message is
+    // ignored.
     let error = scripted.call("raw", json!({ "line": "{\"result\":NaN}" })).await.unwrap_err();
     assert_eq!(error.effect, Effect::Unknown);
     assert_eq!(words(&scripted.call("chatter", json!({})).await.unwrap()), "done");
@@ -208,9 +210,9 @@ async fn a_server_that_dies_costs_what_was_in_flight() {
     let safe = "the tool's server went away in mid-call; whether the call took effect is not known";
     assert_eq!(error.safe.as_deref(), Some(safe));
     scripted.call("echo", json!({})).await.unwrap();
-    // Its era is known by now.
+    // The era of the server is known by now.
     assert_eq!((scripted.sent("server/discover").len(), scripted.sent("initialize").len()), (1, 2));
-    // However often it dies, the call after is served.
+    // After every crash, the next call succeeds.
     for _ in 0..2 {
         assert_eq!(scripted.call("die", json!({})).await.unwrap_err().effect, Effect::Unknown);
         scripted.call("echo", json!({})).await.unwrap();
@@ -227,7 +229,8 @@ async fn servers_that_do_not_know_the_modern_era_are_greeted() {
         assert_eq!(scripted.sent("notifications/initialized").len(), asked, "{era}");
         scripted.server.close().await;
     }
-    // One that was slow to start has answered in its own era when it refuses the other.
+    // A server that started slowly has responded to the modern handshake when it refuses the legacy
+    // one.
     let scripted = Scripted::new("slow", "");
     let line = words(&scripted.call("echo", json!({})).await.unwrap());
     assert!(line.contains("2026-07-28"), "{line}");
@@ -366,7 +369,7 @@ async fn what_is_no_call_is_asked() {
     scripted.server.close().await;
 }
 
-/// Subscribed, told, lost, and told again that something may have changed.
+/// Subscribes, receives a notice, loses the connection, and receives a notice of a possible change.
 async fn subscriptions_outlive_a_connection() {
     for (era, asked) in [("legacy", "resources/subscribe"), ("modern", "subscriptions/listen")] {
         let scripted = Scripted::new(era, "");
@@ -379,7 +382,7 @@ async fn subscriptions_outlive_a_connection() {
         assert_eq!(soon("a notice", notices.recv()).await.unwrap(), updated, "{era}");
         let before = scripted.sent(asked).len();
         scripted.call("die", json!({})).await.unwrap_err();
-        // Nobody calls: the link itself connects again.
+        // Without any call, the link itself reconnects.
         assert_eq!(soon("a notice", notices.recv()).await.unwrap(), updated, "{era}");
         let sent = scripted.sent(asked);
         assert_eq!(sent.len(), before + 1, "{era}: {sent:?}");
@@ -397,7 +400,7 @@ async fn subscriptions_outlive_a_connection() {
     }
 }
 
-/// The tests of this module.
+/// Returns the tests of this module.
 pub(crate) fn trials() -> Vec<libtest_mimic::Trial> {
     trials!["mcp_stdio";
         progress_arrives_in_order_with_its_last,

@@ -1,5 +1,5 @@
-//! The network of contained programs, among public, private, link-local and metadata hosts that are
-//! network namespaces of these tests' own: as root and as an ordinary user.
+//! Tests the network of contained programs, as root and as an ordinary user. Public, private,
+//! link-local and metadata hosts are in a network namespace of the tests.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -19,12 +19,12 @@ use toolbooth_contracts::execution_log::Observations;
 use toolbooth_contracts::sandbox::{FsProfile, NetProfile, SandboxProfile};
 use toolbooth_contracts::{Conversation, ExecutionLog};
 
-/// By which this program is started again.
+/// The arguments with which this program starts itself.
 const HOSTS: &str = "__hosts";
 const TRY: &str = "__try";
 const INSIDE: &str = "__inside";
 
-/// Addresses of hosts elsewhere.
+/// Addresses of remote hosts.
 const PUBLIC: &str = "93.184.216.34";
 const PUBLIC_V6: &str = "2606:2800:220:1::1";
 const MIRROR: &str = "198.51.100.7";
@@ -36,14 +36,14 @@ const DOOR: &str = "127.0.0.1:7717";
 /// The door, and services of the machine: programs outside of a sandbox reach all of them.
 const HERE: [&str; 3] = [DOOR, "127.0.0.1:443", "93.184.216.99:443"];
 
-/// A host that answers each connection with the address that it came to.
+/// Acts as hosts that answer each connection with its destination address.
 fn be_the_hosts() {
     for port in [80, 443, 5432] {
         let listener = TcpListener::bind(("::", port)).unwrap();
         std::thread::spawn(move || answer_all(&listener));
     }
     println!("ready");
-    // The pipe ends with whoever started this.
+    // The pipe closes when the parent process ends.
     let _ = std::io::stdin().read(&mut [0u8]);
 }
 
@@ -56,7 +56,7 @@ fn answer_all(listener: &TcpListener) {
     }
 }
 
-/// What a contained program gets of each attempt, one line each.
+/// Prints the result of each attempt of a contained program, one line each.
 fn try_all(attempts: &[String]) {
     for attempt in attempts {
         let (kind, rest) = attempt.split_once(' ').unwrap();
@@ -83,13 +83,13 @@ fn named(host: &str) -> std::io::Result<String> {
     connect(to[0])
 }
 
-/// Asks one server for the address of one name, by hand.
+/// Queries one server for the address of one name, without the system's resolver.
 fn ask(words: &str) -> std::io::Result<String> {
     let (server, name) = words.split_once(' ').unwrap();
     let bind = if server.starts_with('[') { "[::]:0" } else { "0.0.0.0:0" };
     let socket = UdpSocket::bind(bind)?;
     socket.set_read_timeout(Some(Duration::from_secs(5)))?;
-    // Connected: an answer from any other address is dropped.
+    // A connected socket drops responses from any other address.
     socket.connect(server)?;
     let mut question = vec![0, 7, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
     for label in name.split('.') {
@@ -126,7 +126,7 @@ fn names() -> Resolver {
     })
 }
 
-/// Lets a contained program try, and gives what it got, and what was noted.
+/// Makes attempts in a contained program; returns their results and the recorded observations.
 fn contained(hosts: &[&str], allowed: &[&str], attempts: &[&str]) -> (Vec<String>, Observations) {
     let allowed: Vec<String> = allowed.iter().map(|range| (*range).to_owned()).collect();
     let rules = NetworkRules::parse(&allowed).unwrap().with_resolver(names());
@@ -197,7 +197,7 @@ fn what_is_inside_is_not_reached() {
         "connect 127.0.0.1:443".to_owned(),
         "connect [::1]:443".to_owned(),
         "connect 127.9.9.9:443".to_owned(),
-        // The machine's own address, and the one beside it on its link.
+        // The machine's own address, and its neighbour on the same link.
         "connect 10.99.0.1:443".to_owned(),
         "connect 10.99.0.2:443".to_owned(),
         "connect 93.184.216.99:443".to_owned(),
@@ -210,7 +210,7 @@ fn what_is_inside_is_not_reached() {
     ]);
     let attempts: Vec<&str> = attempts.iter().map(String::as_str).collect();
     let (got, observed) = contained(&["*", "*:7717"], &["127.0.0.1/32"], &attempts);
-    // What an operator let pass is reached, but for the door.
+    // Addresses that an operator allows are reached, except the door.
     for (attempt, got) in attempts.iter().zip(&got) {
         let passes = *attempt == "connect 127.0.0.1:443" || *attempt == "name here.example:443";
         assert_eq!(!got.starts_with("error"), passes, "{attempt}: {got}");
@@ -260,7 +260,7 @@ fn a_list_of_names_leads_nowhere_else() {
         assert!(got[refused].starts_with("error"), "{}: {}", attempts[refused], got[refused]);
     }
     assert_eq!(got[4], "code 5");
-    // An address that an operator wrote out means itself.
+    // An address that an operator names literally is allowed as such.
     assert_eq!(got[5], "10.1.2.3:5432");
     let refused: Vec<_> = observed.egress.iter().map(|one| (one.host.as_str(), one.port)).collect();
     assert_eq!(
@@ -289,14 +289,15 @@ fn run(arguments: &[&str]) {
     assert!(status.success(), "{arguments:?}");
 }
 
-/// An address of IPv6 is used at once: nobody else has it.
+/// Returns the command that adds an address. IPv6 addresses skip duplicate detection, since no other
+/// host has them, and are usable at once.
 fn add_address<'w>(address: &'w str, device: &'w str) -> Vec<&'w str> {
     let mut words = vec!["ip", "addr", "add", address, "dev", device];
     words.extend(address.contains(':').then_some("nodad"));
     words
 }
 
-/// Two networks: this one, which is the gateway's, and that of the hosts.
+/// Sets up two networks: this one, which is the gateway's, and that of the hosts.
 fn set_up() -> Child {
     let mut hosts = Command::new("unshare")
         .arg("--net")
@@ -345,7 +346,7 @@ const TESTS: &[(&str, Test)] = &[
     ),
 ];
 
-/// Runs the tests as whoever this is, in the network that this is started in.
+/// Runs the tests as the current user, in the current network.
 fn inside() {
     for address in HERE {
         assert_eq!(connect(address.parse().unwrap()).unwrap(), address);
@@ -365,15 +366,15 @@ fn inside() {
     libtest_mimic::run(&arguments, trials.collect()).exit();
 }
 
-/// Becomes what the tests start this program as: a host, or a part of the tests in a network of
-/// their own.
+/// Runs this program in the role that the tests start it for: hosts, attempts, or tests in their own
+/// network.
 pub(crate) fn entry() {
     let words: Vec<String> = std::env::args().collect();
     match words.get(1).map(String::as_str) {
         Some(HOSTS) => be_the_hosts(),
         Some(TRY) => try_all(&words[2..]),
         Some(INSIDE) if words.get(2).is_none() => {
-            // This network belongs to the tests; both users are tried in it.
+            // This network belongs to the tests, which run in it as both users.
             let _hosts = set_up();
             for address in HERE {
                 let listener = TcpListener::bind(address).unwrap();
@@ -398,7 +399,7 @@ pub(crate) fn entry() {
     std::process::exit(0);
 }
 
-/// The tests of this module.
+/// Returns the tests of this module.
 pub(crate) fn trials() -> Vec<Trial> {
     let trial = Trial::test("networks::networks_of_contained_programs", || {
         let status = Command::new("unshare")

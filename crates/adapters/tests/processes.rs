@@ -1,4 +1,4 @@
-//! Commands and handlers as they really run, below a launcher that is this very program.
+//! Tests commands and handlers as real processes, with this program as their launcher.
 
 use std::borrow::Cow;
 use std::future::Future;
@@ -214,7 +214,7 @@ async fn trust_decides_how_a_command_is_contained() {
 
 async fn each_limit_has_its_word_and_its_code() {
     let executor = scripts(TrustLevels::default());
-    // Only the limit under test can be reached: the others leave room for a slow machine.
+    // Only the tested limit can be reached; the others leave a margin for a slow machine.
     let limits = |wall_ms: u64| json!({"limits": {"wallMs": wall_ms, "cpuS": 1, "memoryMb": 48, "stdoutBytes": 1000}});
     for (script, wall_ms, word, code, safe) in [
         ("sleep 600", 1_500, "timeout", ErrorCode::Timeout, None),
@@ -249,7 +249,7 @@ async fn each_limit_has_its_word_and_its_code() {
     assert!(output.is_error && text(&output).contains("exit code 3"), "{output:?}");
 }
 
-/// A signal says nothing of what the program did before it, unless the contract says so.
+/// After a signal, the effect is unknown unless the contract specifies one.
 async fn a_signal_leaves_the_effect_unknown() {
     let executor = scripts(TrustLevels::default());
     let limits = json!({
@@ -257,7 +257,7 @@ async fn a_signal_leaves_the_effect_unknown() {
     });
     let signals = [
         ("kill -9 $$", "signal 9"),
-        // The limit of a file's size is kept by a signal of the kernel.
+        // The kernel enforces the limit of a file's size by a signal.
         ("exec head -c 4000000 /dev/zero > /tmp/x", "signal 25"),
     ];
     for (script, expected) in signals {
@@ -278,7 +278,7 @@ async fn a_signal_leaves_the_effect_unknown() {
     }
 }
 
-/// A handler's process that a signal ends is judged like a command.
+/// A signal that ends a handler's process is judged as for a command.
 async fn a_signal_in_a_handler_leaves_the_effect_unknown() {
     let folder = tempfile::tempdir().unwrap();
     let file = "exports.end = () => process.kill(process.pid, 'SIGKILL');";
@@ -395,7 +395,7 @@ async fn a_profile_that_names_nothing_that_is_there_is_refused() {
     assert!(reason.contains("not-there"), "{reason}");
 }
 
-/// A server on loopback that says hello.
+/// Starts a server on loopback that responds with a greeting, and returns its port.
 fn hello() -> u16 {
     use std::io::{Read, Write};
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -465,7 +465,7 @@ async fn the_way_out_leads_to_named_hosts_alone() {
         lines[1].starts_with("403 toolbooth refused") && lines[1].contains("not among"),
         "{lines:?}"
     );
-    // A name is not an address that somebody wrote out: it must not lead inside.
+    // A name is not a literal address, so it must not lead to loopback.
     assert!(lines[2].starts_with("403") && lines[2].contains("loopback"), "{lines:?}");
     assert!(lines[3].contains("403"), "{lines:?}");
     assert_eq!(lines[4], "hello to GET /through HTTP/1.1");
@@ -539,7 +539,7 @@ async fn handlers_of_both_languages_answer() {
         assert!(execution_log.take().sandbox.unwrap().missing.is_empty());
         let output = execute(&handlers, dispatch(tool("fail"), &json!({}))).await.unwrap();
         assert!(output.is_error && text(&output).contains("no such task"));
-        // What it prints, and what reads its input, does not come between the messages.
+        // Handlers that print, or read standard input, do not disturb the messages.
         let output = execute(&handlers, dispatch(tool("noise"), &json!({}))).await.unwrap();
         assert_eq!(text(&output), "fine");
         if language == Language::Python {
@@ -558,13 +558,13 @@ async fn handlers_of_both_languages_answer() {
             error.internal
         );
         assert!(execute(&handlers, dispatch(tool("add"), &json!({"a": 1, "b": 2}))).await.is_ok());
-        // One that hangs is ended with its call, and replaced too.
+        // A worker that hangs is ended with its call, and replaced too.
         let (conversation, cancel) = Conversation::detached();
         let hanging = handlers.execute(dispatch(tool("hang"), &json!({})), conversation);
         let error = calls::answered(cancelled_after(hanging, cancel).await).unwrap_err();
         assert_eq!((error.code, error.effect), (ErrorCode::Cancelled, Effect::Unknown));
         assert!(execute(&handlers, dispatch(tool("add"), &json!({"a": 1, "b": 2}))).await.is_ok());
-        // What is not there is not configured, and says so before anybody calls it.
+        // A missing handler is not configured, and its readiness reports this before a call.
         let error = execute(&handlers, dispatch(tool("gone"), &json!({}))).await.unwrap_err();
         assert_eq!((error.code, error.effect), (ErrorCode::NotConfigured, Effect::NotStarted));
         assert!(matches!(
@@ -580,7 +580,7 @@ async fn handlers_of_both_languages_answer() {
 
 async fn cancelled_after(run: impl Future<Output = Outcome>, cancel: CancelHandle) -> Outcome {
     tokio::pin!(run);
-    // The worker is there already, so that it has the call by then.
+    // The worker is already running, so it has received the call by then.
     match tokio::time::timeout(Duration::from_secs(3), &mut run).await {
         Ok(outcome) => outcome,
         Err(_) => {
@@ -633,14 +633,14 @@ async fn a_thousand_calls_share_few_workers() {
     until(|| launchers() == 0).await;
 }
 
-/// Launchers below those that stand ready for this process.
+/// Returns the number of launchers below the standby launchers of this process.
 fn launchers() -> usize {
     let parents: Vec<(String, String)> = std::fs::read_dir("/proc")
         .unwrap()
         .flatten()
         .filter_map(|entry| {
             let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
-            // The name may hold anything; state and parent follow it.
+            // The process name may contain any character; state and parent follow it.
             let parent = stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.to_owned();
             Some((entry.file_name().to_str()?.to_owned(), parent))
         })
@@ -665,7 +665,7 @@ async fn a_contract_that_asks_for_less_than_its_worker_has_is_told() {
     assert!(handlers.satisfies_sandbox(&same, same.sandbox.as_ref().unwrap()).is_ok());
 }
 
-/// A server that tells which token it was started with.
+/// A server that returns the token it was started with.
 const TELLER: &str = r#"
 import json, os, random, sys
 own = random.getrandbits(60)
@@ -726,7 +726,7 @@ async fn callers_have_servers_and_credentials_of_their_own() {
     };
     let (alice, bob) =
         (said(call("key:alice").await.unwrap()), said(call("key:bob").await.unwrap()));
-    // Each has a process of its own with its own token, which no answer repeats.
+    // Each caller has a process of its own with its own token, which no result contains.
     assert_eq!((alice[0].as_str(), bob[0].as_str()), ("13", "12"));
     assert_ne!(alice[1], bob[1]);
     assert!(alice[2].starts_with("<file:") && bob[2].starts_with("<file:"), "{alice:?} {bob:?}");
@@ -736,7 +736,7 @@ async fn callers_have_servers_and_credentials_of_their_own() {
     server.close().await;
 }
 
-/// The tests of this module.
+/// Returns the tests of this module.
 pub(crate) fn trials() -> Vec<libtest_mimic::Trial> {
     trials!["processes";
         ends_are_told_apart,

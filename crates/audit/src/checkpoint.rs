@@ -1,4 +1,5 @@
-//! Checkpoints (C2SP `tlog-checkpoint`): how long a writer's log is, and its Merkle root, signed.
+//! Signed checkpoints (C2SP `tlog-checkpoint`), which state the length and the Merkle root of a
+//! writer's log.
 //!
 //! Path: 9. Doc: records.md#checkpoints
 
@@ -15,30 +16,30 @@ pub use crate::ledger::Due;
 use crate::moment::Moment;
 use crate::note::{NoteError, Signer, split};
 
-/// What the origin of our logs begins with; the writer follows.
+/// The prefix of the origin line, followed by the writer.
 const ORIGIN: &str = "toolbooth-audit/";
-/// Most heads of other logs that one checkpoint names; the rest is named by the next ones.
+/// Maximum number of heads of other logs in one checkpoint; the next checkpoints name the rest.
 pub const HEADS_MAX: usize = 1_000;
 
 /// The text of a checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Checkpoint {
-    /// The writer whose log it is.
+    /// The writer of the log.
     pub writer: String,
-    /// How many events it covers.
+    /// The number of covered events.
     pub size: u64,
-    /// The Merkle root over them.
+    /// The Merkle root over the covered events.
     pub root: Hash,
 }
 
 impl Checkpoint {
-    /// The text that is signed.
+    /// Returns the text to sign.
     #[must_use]
     pub fn text(&self) -> String {
         format!("{ORIGIN}{}\n{}\n{}\n", self.writer, self.size, STANDARD.encode(self.root.0))
     }
 
-    /// Reads the text of a checkpoint.
+    /// Parses the text of a checkpoint.
     ///
     /// # Errors
     /// [`NoteError::Form`].
@@ -59,7 +60,7 @@ impl Checkpoint {
         }
     }
 
-    /// Reads a signed note without checking its signatures.
+    /// Parses the checkpoint of a signed note without checking the signatures.
     ///
     /// # Errors
     /// [`NoteError::Form`].
@@ -68,7 +69,7 @@ impl Checkpoint {
     }
 }
 
-/// The notes of a text that has one after the other, as a file of checkpoints has.
+/// Splits a text, such as a checkpoint file, into its consecutive signed notes.
 #[must_use]
 pub fn notes(text: &str) -> Vec<String> {
     let mut notes = Vec::new();
@@ -79,7 +80,7 @@ pub fn notes(text: &str) -> Vec<String> {
         if signed && !is_signature {
             notes.push(std::mem::take(&mut note));
         }
-        // Empty lines between notes are nobody's.
+        // Empty lines between notes are ignored.
         if !(note.is_empty() && line.trim().is_empty()) {
             note.push_str(line);
         }
@@ -91,19 +92,19 @@ pub fn notes(text: &str) -> Vec<String> {
     notes
 }
 
-/// The end of a log, as a checkpoint names it.
+/// The head of another log, as a checkpoint names it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NamedHead {
     /// The writer.
     pub writer: String,
-    /// How many events its log had.
+    /// The number of events in its log.
     pub size: u64,
-    /// The Merkle root over them, in hex.
+    /// The Merkle root over these events, in hex.
     pub root: String,
 }
 
-/// The event of a checkpoint over `head`, which also names the ends of other logs.
+/// Returns the event of a checkpoint over `head`; it also names the heads of other logs.
 pub fn event(head: &Head, others: &[WriterHead], signer: &Signer, at: &Moment) -> EventBody {
     let checkpoint = Checkpoint {
         writer: head.writer().to_owned(),

@@ -1,6 +1,7 @@
-//! The rules of claims, as pure functions: what a key does, and what an outcome does to it.
+//! The rules of claims, as pure functions: the effect of a key on a call and of an outcome on a
+//! claim.
 //!
-//! Every ledger calls these, so that they all decide alike.
+//! Every ledger calls these functions, so all ledgers decide alike.
 //!
 //! Path: 6, 9. Doc: call-path.md#idempotency
 
@@ -8,41 +9,41 @@ use toolbooth_contracts::contract::IdempotencyMode;
 use toolbooth_contracts::receipt::{ClaimState, Receipt};
 use toolbooth_contracts::{Effect, ErrorCode};
 
-/// What a call with a key asks for.
+/// The requirements of a call with a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KeyRules {
-    /// Whether other arguments under the same key are refused.
+    /// Whether different arguments under the same key are rejected.
     pub refuse_different_args: bool,
-    /// Whether the tool may be dispatched again where the first outcome is unknown.
+    /// Whether the tool can be dispatched again if the first outcome is unknown.
     pub rerunnable: bool,
 }
 
-/// A claim, as its rules see it.
+/// The fields of a claim that its rules use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClaimSnapshot {
-    /// Where it stands.
+    /// The state.
     pub state: ClaimState,
-    /// Grows with each dispatch and each word of a person: what holds an older one matches
-    /// nothing.
+    /// Increases with each dispatch and each operator resolution. Requests with an older fence are
+    /// stale.
     pub fence: u64,
-    /// How often it was dispatched.
+    /// The number of dispatches.
     pub attempt: u32,
-    /// Whether the last dispatch has been settled.
+    /// Whether the last dispatch is settled.
     pub settled: bool,
 }
 
 impl ClaimSnapshot {
-    /// A claim that has just been dispatched for the first time.
+    /// A claim directly after its first dispatch.
     pub const FIRST: Self =
         Self { state: ClaimState::InFlight, fence: 1, attempt: 1, settled: false };
 }
 
-/// What happens to a claim.
+/// An event that affects a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClaimEvent {
     /// Another call has the same key.
     Called {
-        /// What it asks for.
+        /// The requirements of the call.
         rules: KeyRules,
         /// Whether its arguments are the same.
         same_args: bool,
@@ -51,28 +52,28 @@ pub enum ClaimEvent {
     },
     /// An outcome arrives.
     Settled {
-        /// The fence of the dispatch whose outcome it is.
+        /// The fence of the dispatch that has this outcome.
         fence: u64,
         /// The tool's mode.
         mode: IdempotencyMode,
-        /// What is known of the effect.
+        /// The known effect.
         effect: Effect,
-        /// Why the call did not succeed.
+        /// The error code of an unsuccessful call.
         code: Option<ErrorCode>,
     },
-    /// The tool waits for somebody's input.
+    /// The tool waits for input.
     Suspended {
         /// The fence of the dispatch.
         fence: u64,
     },
-    /// The input has come.
+    /// The input has arrived.
     Resumed {
         /// The fence of the dispatch.
         fence: u64,
     },
     /// The writer that owns it is lost.
     OwnerLost,
-    /// A person says what came of it: a success, or an error of the tool.
+    /// An operator resolves the claim as a success or a tool error.
     Resolved {
         /// The tool's mode.
         mode: IdempotencyMode,
@@ -81,47 +82,47 @@ pub enum ClaimEvent {
     },
 }
 
-/// What it means.
+/// The result of a [`step`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Transition {
-    /// The first outcome is given again.
+    /// The first outcome is replayed.
     Replay {
         /// Whether the arguments differed and were not applied.
         arguments_differ: bool,
     },
-    /// The first call still runs.
+    /// The first call is still running.
     InFlight,
-    /// The first outcome is unknown, and the tool may not be run again.
+    /// The first outcome is unknown, and the tool must not run again.
     InDoubt,
-    /// The same key with other arguments.
+    /// The same key was used with different arguments.
     Conflict,
-    /// The claim is taken over and the tool dispatched again; how the claim stands then.
+    /// The claim is taken over and the tool dispatched again; contains the new claim.
     Dispatch(ClaimSnapshot),
-    /// How the claim stands now.
+    /// The new state of the claim.
     Now {
         /// The claim.
         snapshot: ClaimSnapshot,
-        /// What is known of the effect of all its dispatches.
+        /// The known effect of all dispatches of the claim.
         effect: Effect,
-        /// Whether its keys stay held.
+        /// Whether the claim still holds its keys.
         holds_keys: bool,
-        /// Whether the outcome was given up before it arrived.
+        /// Whether the claim was already in doubt when the outcome arrived.
         late: bool,
     },
-    /// This has happened before: nothing changes.
+    /// The event is a duplicate: nothing changes.
     Already,
-    /// The claim is no longer that of whoever speaks: nothing changes.
+    /// The event does not belong to the current dispatch or state of the claim: nothing changes.
     Stale,
 }
 
-/// The one rule of claims: what something that happens means for a claim. Pure; every ledger
-/// decides by it and by nothing else.
+/// Returns the transition of a claim for an event. Pure; every ledger decides claims only with this
+/// function.
 #[must_use]
 pub fn step(claim: ClaimSnapshot, claim_event: ClaimEvent) -> Transition {
     use ClaimState::{AwaitingInput, Failed, InDoubt, InFlight, Queued, Succeeded};
     match claim_event {
         ClaimEvent::Called { rules, same_args, owner_lost } => {
-            // A conflict does not depend on how far the first call came.
+            // A conflict does not depend on the state of the first call.
             if !same_args && rules.refuse_different_args {
                 return Transition::Conflict;
             }
@@ -131,7 +132,7 @@ pub fn step(claim: ClaimSnapshot, claim_event: ClaimEvent) -> Transition {
                 InFlight | AwaitingInput => owner_lost,
                 InDoubt => true,
             };
-            // A natural key that is run again must do what the first call asked for.
+            // With a natural key, a rerun must have the same arguments as the first call.
             match (unknown, rules.rerunnable && same_args) {
                 (false, _) => Transition::InFlight,
                 (true, false) => Transition::InDoubt,
@@ -145,12 +146,12 @@ pub fn step(claim: ClaimSnapshot, claim_event: ClaimEvent) -> Transition {
         }
         ClaimEvent::Settled { fence, .. } if fence != claim.fence => Transition::Stale,
         ClaimEvent::Settled { mode, effect, code, .. } => {
-            // A second dispatch that did not start says nothing of what the first one did.
+            // A later dispatch that did not start does not reveal the effect of an earlier one.
             let effect = match effect {
                 Effect::NotStarted if claim.attempt > 1 => Effect::Unknown,
                 known => known,
             };
-            // What was settled as unknown may still become known; everything else is final.
+            // An unknown outcome can still become known; every other outcome is final.
             let late = claim.state == InDoubt;
             if claim.settled && !(late && effect != Effect::Unknown) {
                 return Transition::Already;
@@ -168,7 +169,7 @@ pub fn step(claim: ClaimSnapshot, claim_event: ClaimEvent) -> Transition {
         ClaimEvent::Suspended { .. } => moved(claim, InFlight, AwaitingInput),
         ClaimEvent::Resumed { .. } => moved(claim, AwaitingInput, InFlight),
         ClaimEvent::OwnerLost => match claim.state {
-            // The fence stays: an outcome that still arrives is taken.
+            // The fence does not change, so that a late outcome is still accepted.
             InFlight | AwaitingInput => Transition::Now {
                 snapshot: ClaimSnapshot { state: InDoubt, ..claim },
                 effect: Effect::Unknown,
@@ -205,7 +206,7 @@ fn moved(claim: ClaimSnapshot, from: ClaimState, to: ClaimState) -> Transition {
     Transition::Now { snapshot, effect: Effect::Unknown, holds_keys: true, late: false }
 }
 
-/// What an outcome does to the claim, and whether its keys stay held: the effect decides.
+/// Returns the state that an outcome leads to, and whether the keys stay held.
 fn outcome(mode: IdempotencyMode, effect: Effect, code: Option<ErrorCode>) -> (ClaimState, bool) {
     match (effect, code) {
         (Effect::NotStarted, _) => (ClaimState::Failed, false),
@@ -218,7 +219,7 @@ fn outcome(mode: IdempotencyMode, effect: Effect, code: Option<ErrorCode>) -> (C
     }
 }
 
-/// Whether a receipt holds its keys, by what came of its claim.
+/// Whether a receipt holds its keys, according to the outcome of its claim.
 #[must_use]
 pub fn holds_keys(receipt: &Receipt) -> bool {
     match receipt.state {
@@ -229,15 +230,16 @@ pub fn holds_keys(receipt: &Receipt) -> bool {
     }
 }
 
-/// One step of a generic cell rate algorithm: `tat_ms` is the theoretical arrival time kept from
-/// before. A minute's calls may come at once, then they come evenly.
+/// Returns the next theoretical arrival time, as one step of a generic cell rate algorithm.
+/// `tat_ms` is the stored theoretical arrival time. A burst may contain one minute's calls; further
+/// calls are evenly spaced.
 ///
 /// # Errors
 /// [`TooEarly`].
 pub fn rate(tat_ms: Option<i64>, now_ms: i64, per_min: u64) -> Result<i64, TooEarly> {
     const MINUTE_MS: i64 = 60_000;
     let Some(interval) = i64::try_from(per_min).ok().and_then(|n| MINUTE_MS.checked_div(n)) else {
-        // No calls at all: there is no time at which trying again would help; say a minute.
+        // The limit is zero, so no retry time helps; report one minute.
         return Err(TooEarly { retry_after_ms: MINUTE_MS as u64, corrected: None });
     };
     let most = now_ms.saturating_add(MINUTE_MS);
@@ -252,13 +254,13 @@ pub fn rate(tat_ms: Option<i64>, now_ms: i64, per_min: u64) -> Result<i64, TooEa
     }
 }
 
-/// A call that comes too early for its rate.
+/// The rejection of a call that exceeds its rate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TooEarly {
-    /// How many milliseconds to wait.
+    /// The time to wait, in milliseconds.
     pub retry_after_ms: u64,
-    /// The arrival time to keep instead, where a clock that was wrong has written one further ahead
-    /// than a minute's calls: else nothing would pass until that time has come.
+    /// The arrival time to store instead. Set if a wrong clock stored a time more than one minute
+    /// ahead. Without it, all calls would be rejected until that time.
     pub corrected: Option<i64>,
 }
 
@@ -275,7 +277,7 @@ mod tests {
         let refused = rate(Some(fast), 0, 60).unwrap_err();
         assert_eq!((refused.retry_after_ms, refused.corrected), (1_000, Some(60_000)));
         assert!(rate(refused.corrected, 1_000, 60).is_ok());
-        // A clock that is right corrects nothing.
+        // A correct clock causes no correction.
         let full = (0..60).fold(None, |tat, _| Some(rate(tat, 5, 60).unwrap()));
         assert_eq!(rate(full, 5, 60).unwrap_err().corrected, None);
     }
@@ -294,7 +296,7 @@ mod tests {
                     passed.push(now);
                 }
             }
-            // A burst of one minute's calls, and what flows in during another minute.
+            // A burst of one minute's calls, plus the calls of the next minute.
             for start in &passed {
                 let within = passed.iter().filter(|at| **at >= *start && **at < start + 60_000).count();
                 prop_assert!(within as u64 <= 2 * per_min + 1);

@@ -1,6 +1,6 @@
-//! The suite that every ledger must pass; usable by outsiders.
+//! The test suite that every ledger must pass; other crates can use it.
 //!
-//! Each case panics with a sentence where the ledger does not do what the port promises.
+//! Each case panics with a sentence if the ledger does not meet the contract of the port.
 #![expect(clippy::panic, clippy::expect_used, reason = "a suite reports by panicking")]
 
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use crate::queue::{CallQueue, Enqueued, Heartbeat, QueueState, QueuedCall};
 use crate::reads::{EventFilter, LedgerReads, LogFilter, Page, ReceiptFilter};
 use crate::verify::{self, TrustAnchors};
 
-/// A moment, `n` milliseconds after the first of 2026.
+/// Returns the moment `n` milliseconds after the start of 2026.
 #[must_use]
 pub fn moment(n: i64) -> Moment {
     let (seconds, ms) = (n / 1000, n % 1000);
@@ -37,7 +37,7 @@ pub fn moment(n: i64) -> Moment {
     }
 }
 
-/// A claim request of the call `call` with these keys and arguments.
+/// Returns a claim request of the call `call` with these keys and arguments.
 #[must_use]
 pub fn request(call: &str, mode: IdempotencyMode, keys: &[&str], args: &str) -> ClaimRequest {
     let mut dispatched = EventBody::new(AuditEventKind::ToolDispatched, moment(1).text);
@@ -68,7 +68,7 @@ pub fn request(call: &str, mode: IdempotencyMode, keys: &[&str], args: &str) -> 
     }
 }
 
-/// An agent log of the call `call`.
+/// Returns an agent log of the call `call`.
 #[must_use]
 pub fn log(call: &str, code: Option<ErrorCode>) -> AgentLog {
     AgentLog {
@@ -93,7 +93,7 @@ pub fn log(call: &str, code: Option<ErrorCode>) -> AgentLog {
     }
 }
 
-/// The settlement of a claim with this effect and code.
+/// Returns the settlement of a claim with this effect and code.
 #[must_use]
 pub fn settlement(
     claim: Claim,
@@ -150,7 +150,7 @@ async fn fresh(ledger: &dyn Ledger, request: ClaimRequest) -> Claim {
     }
 }
 
-/// Runs every case against ledgers that `make` makes, each empty.
+/// Runs every case against a new, empty ledger from `make`.
 pub async fn suite<L: Ledger + LedgerReads + CallQueue>(make: impl AsyncFn() -> L) {
     keys_are_held_by_effect(&make().await).await;
     duplicates_do_not_both_run(&make().await).await;
@@ -168,7 +168,7 @@ pub async fn suite<L: Ledger + LedgerReads + CallQueue>(make: impl AsyncFn() -> 
     a_closed_ledger_refuses(&make().await).await;
 }
 
-/// The key is free, replayed or in doubt by what is known of the effect.
+/// Checks that the known effect decides whether a key is free, replayed or in doubt.
 pub async fn keys_are_held_by_effect<L: Ledger + LedgerReads>(ledger: &L) {
     use IdempotencyMode::{Keyed, OnKey, SafeRetry};
     let cases = [
@@ -200,7 +200,7 @@ pub async fn keys_are_held_by_effect<L: Ledger + LedgerReads>(ledger: &L) {
     }
 }
 
-/// The second of two calls with one key does not run, and can wait for the first.
+/// Checks that the second of two calls with one key does not run and can wait for the first.
 pub async fn duplicates_do_not_both_run<L: Ledger + LedgerReads>(ledger: &L) {
     let mode = IdempotencyMode::Keyed;
     let claim = fresh(ledger, request("t1", mode, &["same"], "args")).await;
@@ -217,7 +217,8 @@ pub async fn duplicates_do_not_both_run<L: Ledger + LedgerReads>(ledger: &L) {
     assert!(matches!(third, Claimed::Replay { .. }), "got {third:?}");
 }
 
-/// Other arguments under an explicit key are refused, under a natural one told.
+/// Checks that different arguments are rejected under an explicit key, and reported under a natural
+/// key.
 pub async fn conflicts_are_told<L: Ledger + LedgerReads>(ledger: &L) {
     let mode = IdempotencyMode::OnKey;
     let claim = fresh(ledger, request("c1", mode, &["k"], "one")).await;
@@ -231,7 +232,8 @@ pub async fn conflicts_are_told<L: Ledger + LedgerReads>(ledger: &L) {
     assert!(matches!(other, Claimed::Replay { arguments_differ: true, .. }), "got {other:?}");
 }
 
-/// Rates and concurrency are charged with the claim; what did not start is given back.
+/// Checks that rates and concurrency are charged with the claim, and refunded for a call that did
+/// not start.
 pub async fn limits_are_charged_and_given_back<L: Ledger + LedgerReads>(ledger: &L) {
     let mode = IdempotencyMode::None;
     let limited =
@@ -239,7 +241,7 @@ pub async fn limits_are_charged_and_given_back<L: Ledger + LedgerReads>(ledger: 
     let claim = fresh(ledger, limited("r1")).await;
     let gone = settlement(claim, mode, Effect::NotStarted, Some(ErrorCode::NotConfigured));
     let gone = Arc::try_unwrap(gone).map(|s| Settlement { rate_per_min: Some(2), ..s });
-    ledger.settle(Arc::new(gone.expect("nobody else holds it"))).await.expect("settles");
+    ledger.settle(Arc::new(gone.expect("it is not shared"))).await.expect("settles");
     for call in ["r2", "r3"] {
         let _ = fresh(ledger, limited(call)).await;
     }
@@ -248,7 +250,7 @@ pub async fn limits_are_charged_and_given_back<L: Ledger + LedgerReads>(ledger: 
         panic!("the rate is used up, got {refused:?}")
     };
     assert!((1..=60_000).contains(&retry_after_ms), "{retry_after_ms}");
-    // A clock that ran fast for one call locks nobody out for as long as it was ahead.
+    // A clock that ran fast for one call must not block later calls until its time.
     let of = |call: &str, at: Moment| ClaimRequest {
         at,
         rate_per_min: Some(60),
@@ -280,7 +282,7 @@ pub async fn limits_are_charged_and_given_back<L: Ledger + LedgerReads>(ledger: 
     let _ = fresh(ledger, single("s3")).await;
 }
 
-/// An approval is asked for once per call, and nothing runs before somebody has decided.
+/// Checks that an approval is requested once per call, and that no call runs before a decision.
 pub async fn approvals_are_asked_once<L: Ledger + LedgerReads>(ledger: &L) {
     let asking = |call: &str, args: &str| ClaimRequest {
         approval_rule: Some("policy.approval".into()),
@@ -296,7 +298,7 @@ pub async fn approvals_are_asked_once<L: Ledger + LedgerReads>(ledger: &L) {
     assert_eq!(ids, ["approval-p1", "approval-p1", "approval-p3"]);
 }
 
-/// A claim that was taken over cannot be settled by the one that lost it.
+/// Checks that a claim that was taken over cannot be settled with the old fence.
 pub async fn old_fences_match_nothing<L: Ledger + LedgerReads>(ledger: &L) {
     let mode = IdempotencyMode::SafeRetry;
     let claim = fresh(ledger, request("f1", mode, &["f"], "args")).await;
@@ -314,8 +316,8 @@ pub async fn old_fences_match_nothing<L: Ledger + LedgerReads>(ledger: &L) {
     assert_eq!(receipt.state, ClaimState::Succeeded);
 }
 
-/// A settlement whose answer was lost may be sent again; a second dispatch that did not start
-/// says nothing of what the first one did.
+/// Checks that a settlement can be sent again after its answer was lost. A second dispatch that did not
+/// start does not reveal the effect of the first one.
 pub async fn settling_twice_is_settling_once<L: Ledger + LedgerReads>(ledger: &L) {
     let mode = IdempotencyMode::SafeRetry;
     let claim = fresh(ledger, request("w1", mode, &["w"], "args")).await;
@@ -333,7 +335,7 @@ pub async fn settling_twice_is_settling_once<L: Ledger + LedgerReads>(ledger: &L
     );
 }
 
-/// What was written is read back as it was, and verifies.
+/// Checks that written records are read back unchanged and verify.
 pub async fn records_are_read_back_and_verify<L: Ledger + LedgerReads>(ledger: &L) {
     let mode = IdempotencyMode::OnKey;
     let claim = fresh(ledger, request("v1", mode, &["v"], "args")).await;
@@ -377,7 +379,8 @@ pub async fn records_are_read_back_and_verify<L: Ledger + LedgerReads>(ledger: &
     assert!(report.ok && report.events == 5, "{report:?}");
 }
 
-/// A claim that waits for input holds its key, and runs on when the input has come.
+/// Checks that a claim that waits for input holds its key, and continues after the input has
+/// arrived.
 pub async fn a_claim_waits_for_input<L: Ledger + LedgerReads>(ledger: &L) {
     let mode = IdempotencyMode::Keyed;
     let claim = fresh(ledger, request("i1", mode, &["i"], "args")).await;
@@ -396,7 +399,7 @@ pub async fn a_claim_waits_for_input<L: Ledger + LedgerReads>(ledger: &L) {
     assert_eq!(ledger.suspend(id, fence, moment(4)).await, Err(LedgerError::Stale));
 }
 
-/// What a person says of a doubt is what later calls get, and an old outcome comes too late.
+/// Checks that later calls receive an operator's resolution, and that an old outcome is rejected.
 pub async fn a_person_settles_a_doubt<L: Ledger + LedgerReads>(ledger: &L) {
     use IdempotencyMode::{Keyed, OnKey};
     let resolution = |call: &str, succeeded: bool| Resolution {
@@ -440,13 +443,13 @@ pub async fn a_person_settles_a_doubt<L: Ledger + LedgerReads>(ledger: &L) {
         };
         assert_eq!(got, later, "{mode:?} {succeeded}");
     }
-    let missing = ledger.resolve(resolution("nobody", true)).await;
+    let missing = ledger.resolve(resolution("another", true)).await;
     assert!(matches!(missing, Err(LedgerError::NotFound(_))), "got {missing:?}");
     let report = verify::store(ledger, TrustAnchors::default()).await.expect("reads");
     assert!(report.ok, "{report:?}");
 }
 
-/// Pruning removes what is old, and keys that are held stay held.
+/// Checks that pruning removes old records, and that held keys stay held.
 pub async fn pruned_keys_never_run_again<L: Ledger + LedgerReads>(ledger: &L) {
     let mode = IdempotencyMode::Keyed;
     for (call, key) in [("q1", Some("q")), ("q2", None)] {
@@ -476,7 +479,7 @@ pub async fn pruned_keys_never_run_again<L: Ledger + LedgerReads>(ledger: &L) {
     assert!(report.ok, "{report:?}");
 }
 
-/// Checkpoints are signed when they are due, cover the log, and prove what is in it.
+/// Checks that checkpoints are signed when due, cover the log, and allow proofs of its events.
 pub async fn checkpoints_are_signed_and_proven<L: Ledger + LedgerReads>(ledger: &L) {
     let mode = IdempotencyMode::None;
     let due = Due { events: 3, age_ms: 1_000_000_000 };
@@ -515,7 +518,7 @@ pub async fn checkpoints_are_signed_and_proven<L: Ledger + LedgerReads>(ledger: 
     assert!(!report.ok, "checkpoints by another key are no proof");
 }
 
-/// A call that is handed over is taken once, tells how far it has come, and has one result.
+/// Checks that a submitted call is taken once, reports progress, and has one result.
 pub async fn queued_calls_are_taken_once<L: CallQueue + Ledger>(queue: &L) {
     let call = |id: &str, text: &str| {
         QueuedCall::new(id.to_owned(), "local".to_owned(), text.to_owned(), &moment(1))
@@ -540,14 +543,14 @@ pub async fn queued_calls_are_taken_once<L: CallQueue + Ledger>(queue: &L) {
         queue.heartbeat("local", "a", Some(json!({"progress": 0.5}))).await.expect("answers");
     assert_eq!(beat, Heartbeat::Go);
     assert!(queue.cancel("local", "a").await.expect("answers"));
-    assert!(!queue.cancel("somebody", "a").await.expect("answers"), "not their call");
+    assert!(!queue.cancel("another", "a").await.expect("answers"), "not their call");
     assert_eq!(queue.heartbeat("local", "a", None).await.expect("answers"), Heartbeat::Cancel);
     queue.finish("local", "a", "{\"done\":true}".to_owned(), moment(4)).await.expect("finishes");
     let done = queue.queued("local", "a").await.expect("answers").expect("is there");
     assert_eq!((done.state, done.progress.is_some()), (QueueState::Done, true));
     assert_eq!(done.result.as_deref(), Some("{\"done\":true}"));
     assert!(!queue.cancel("local", "a").await.expect("answers"), "it is done");
-    assert!(queue.queued("somebody", "a").await.expect("answers").is_none());
+    assert!(queue.queued("another", "a").await.expect("answers").is_none());
     let prune = async |before: i64| {
         let before = moment(before).text;
         let prune = Prune { kind: PruneKind::Calls, before, at: moment(6) };
@@ -559,21 +562,21 @@ pub async fn queued_calls_are_taken_once<L: CallQueue + Ledger>(queue: &L) {
     let next = take(&[]).await.expect("waits");
     assert_eq!((next.call_id.as_str(), next.deliveries), ("b", 1));
     assert_eq!(take(&["b"]).await, None);
-    let again = take(&[]).await.expect("nobody has it");
+    let again = take(&[]).await.expect("it is free");
     assert_eq!((again.call_id.as_str(), again.deliveries), ("b", 2));
     queue.release("local", "b").await.expect("answers");
     let back = take(&["b"]).await.expect("waits again");
     assert_eq!((back.call_id.as_str(), back.deliveries), ("b", 2), "that was no delivery");
 }
 
-/// After the end of its log a writer writes nothing.
+/// Checks that a writer writes nothing after the end of its log.
 pub async fn a_closed_ledger_refuses<L: Ledger + LedgerReads>(ledger: &L) {
     ledger.close(moment(9)).await.expect("closes");
     let refused = ledger.claim(request("z1", IdempotencyMode::None, &[], "args")).await;
     assert!(matches!(refused, Err(LedgerError::Closed)), "got {refused:?}");
 }
 
-/// Settles after everything that is pruned.
+/// Settles at a time after the pruning times.
 async fn settle_late(ledger: &dyn Ledger, claim: Claim) {
     let at = moment(12);
     let mut settled = settlement(claim, IdempotencyMode::Keyed, Effect::Completed, None);
@@ -584,7 +587,8 @@ async fn settle_late(ledger: &dyn Ledger, claim: Claim) {
     ledger.settle(settled).await.expect("settles");
 }
 
-/// Fills a store with a row of every kind, through two writers that `open` gives by name and time.
+/// Fills a store with a row of every kind, through two writers that `open` returns by name and
+/// time.
 pub async fn every_kind_of_row<L: Ledger + CallQueue>(open: impl AsyncFn(&str, i64) -> L) {
     let mode = IdempotencyMode::Keyed;
     let first = open("one", 0).await;

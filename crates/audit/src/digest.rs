@@ -1,5 +1,5 @@
-//! Digests of payloads and keys: HMAC-SHA-256 with the store's key, so that short arguments cannot
-//! be guessed back from a shared log.
+//! Computes digests of payloads and keys as HMAC-SHA-256 with the store's key. Short arguments
+//! cannot be guessed from the digests in a shared log.
 //!
 //! Doc: records.md#digests
 
@@ -14,7 +14,7 @@ use toolbooth_contracts::json::write_canonical;
 /// Length of a store's digest key, in bytes.
 pub const KEY_BYTES: usize = 32;
 
-/// SHA-256 of `bytes`, in hex.
+/// Returns the SHA-256 of `bytes`, in hex.
 #[must_use]
 pub fn sha256_hex(bytes: &[u8]) -> String {
     hex(&Sha256::digest(bytes))
@@ -24,7 +24,7 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     HEXLOWER.encode(bytes)
 }
 
-/// 32 bytes from 64 hex digits.
+/// Decodes 32 bytes from 64 hex digits.
 pub(crate) fn unhex(text: &str) -> Option<[u8; 32]> {
     if text.len() != 64 {
         return None;
@@ -32,19 +32,19 @@ pub(crate) fn unhex(text: &str) -> Option<[u8; 32]> {
     HEXLOWER_PERMISSIVE.decode(text.as_bytes()).ok()?.try_into().ok()
 }
 
-/// A record as JSON, its members and those of its payloads in their own order: what is stored and
-/// digested, byte for byte.
+/// Serializes a record as JSON, with its members and those of its payloads in their own order. This
+/// text is stored and digested byte for byte.
 #[must_use]
 pub fn record_text(record: &impl serde::Serialize) -> String {
-    // Most records are no larger.
+    // Most records fit into this capacity.
     let mut text = Vec::with_capacity(1024);
-    // Records are plain data; one that cannot be written is empty and fails verification.
+    // Records are plain data; a record that cannot be serialized is empty and fails verification.
     let written = serde_json::to_writer(&mut text, record).ok();
     written.and_then(|()| String::from_utf8(text).ok()).unwrap_or_default()
 }
 
-/// SHA-256 of a record as it is stored, in hex: how a terminal event names its receipt and
-/// its agent log.
+/// Returns the SHA-256 of a record as stored, in hex. A terminal event names its receipt and its
+/// agent log by this digest.
 #[must_use]
 pub fn of_record(record: &impl serde::Serialize) -> String {
     sha256_hex(record_text(record).as_bytes())
@@ -55,7 +55,7 @@ pub fn of_record(record: &impl serde::Serialize) -> String {
 pub struct Digester {
     mac: Hmac<Sha256>,
     key_id: String,
-    /// Digesters with the keys that were the store's before.
+    /// The digesters with the store's earlier keys.
     older: Vec<Digester>,
 }
 
@@ -66,7 +66,7 @@ impl fmt::Debug for Digester {
 }
 
 impl Digester {
-    /// A digester with `key`; its id is derived from it and tells nothing of it.
+    /// Returns a digester with `key`. The key id is derived from the key and does not reveal it.
     #[must_use]
     pub fn new(key: &[u8; KEY_BYTES]) -> Self {
         let mut id = Sha256::new();
@@ -79,31 +79,31 @@ impl Digester {
         Self { mac, key_id, older: Vec::new() }
     }
 
-    /// The same, which also knows keys that were the store's before: what is held under their
-    /// digests is found, and new digests are made with the newest key.
+    /// Adds the store's earlier keys. Records under their digests are found; new digests use the
+    /// newest key.
     #[must_use]
     pub fn with_older(self, keys: &[[u8; KEY_BYTES]]) -> Self {
         Self { older: keys.iter().map(Self::new).collect(), ..self }
     }
 
-    /// Digesters with the keys that were the store's before.
+    /// The digesters with the store's earlier keys.
     #[must_use]
     pub fn older(&self) -> &[Self] {
         &self.older
     }
 
-    /// This one, then the older ones.
+    /// Returns this digester, then the older ones.
     pub fn all(&self) -> impl Iterator<Item = &Self> {
         std::iter::once(self).chain(&self.older)
     }
 
-    /// The id of the key.
+    /// Returns the id of the key.
     #[must_use]
     pub fn key_id(&self) -> &str {
         &self.key_id
     }
 
-    /// The digest of bytes, in hex.
+    /// Returns the digest of bytes, in hex.
     #[must_use]
     pub fn of_bytes(&self, bytes: &[u8]) -> String {
         let mut mac = self.mac.clone();
@@ -111,36 +111,36 @@ impl Digester {
         hex(&mac.finalize().into_bytes())
     }
 
-    /// The digest of a document, over its canonical form, in hex.
+    /// Returns the digest of a document, over its canonical form, in hex.
     #[must_use]
     pub fn of(&self, value: &Value) -> String {
         let mut own = Pieces::new(vec![self.mac.clone()]);
-        // A hash takes everything.
+        // Writing to a hash cannot fail.
         let _ = write_canonical(value, &mut own);
         own.end().pop().unwrap_or_default()
     }
 
-    /// As [`Digester::of`], and beside it the digests by the keys that were the store's before; the
-    /// document is walked once.
+    /// Returns the digest of [`Digester::of`] and the digests with the store's earlier keys. The
+    /// document is traversed once.
     #[must_use]
     pub fn of_all(&self, value: &Value) -> (String, Vec<String>) {
         let mut own = Pieces::new(self.all().map(|digester| digester.mac.clone()).collect());
-        // A hash takes everything.
+        // Writing to a hash cannot fail.
         let _ = write_canonical(value, &mut own);
         let mut digests = own.end().into_iter();
         (digests.next().unwrap_or_default(), digests.collect())
     }
 
-    /// The digest of a record as it is written, in hex.
+    /// Returns the digest of a serialized record, in hex.
     #[must_use]
     pub fn of_written(&self, record: &impl serde::Serialize) -> String {
         let mut own = Pieces::new(vec![self.mac.clone()]);
-        // A hash takes everything, and records are plain data.
+        // Writing to a hash cannot fail, and records are plain data.
         let _ = serde_json::to_writer(&mut own, record);
         own.end().pop().unwrap_or_default()
     }
 
-    /// The digest of several parts, each bounded by its length, in hex.
+    /// Returns the digest of several parts, each prefixed with its length, in hex.
     #[must_use]
     pub fn of_parts(&self, parts: &[&str]) -> String {
         let mut mac = self.mac.clone();
@@ -152,10 +152,10 @@ impl Digester {
     }
 }
 
-/// Bytes that are gathered before they are hashed.
+/// The size of the buffer before hashing, in bytes.
 const PIECE: usize = 4 << 10;
 
-/// Hashes what is written piece by piece.
+/// Hashes written data in pieces.
 struct Pieces {
     macs: Vec<Hmac<Sha256>>,
     gathered: Vec<u8>,

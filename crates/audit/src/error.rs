@@ -1,4 +1,4 @@
-//! Why a ledger, or what reads it, did not do what it was asked.
+//! The errors of ledgers and of their readers.
 //!
 //! Doc: records.md#the-ledger
 
@@ -16,16 +16,16 @@ pub struct DamagedRow {
     pub table: String,
     /// The key of the row.
     pub row: String,
-    /// Why it cannot be read.
+    /// The reason.
     pub reason: String,
 }
 
-/// An error of what keeps the records: a database, a file, a connection.
+/// An error of the storage layer: a database, a file, a connection.
 #[derive(Debug, Clone)]
 pub struct Cause(Arc<dyn Error + Send + Sync>);
 
 impl Cause {
-    /// The error itself.
+    /// Returns the error.
     #[must_use]
     pub fn error(&self) -> &(dyn Error + Send + Sync + 'static) {
         &*self.0
@@ -44,7 +44,7 @@ impl Error for Cause {
     }
 }
 
-/// Two causes are equal if they say the same.
+/// Two causes are equal if their messages are equal.
 impl PartialEq for Cause {
     fn eq(&self, other: &Self) -> bool {
         self.to_string() == other.to_string()
@@ -53,42 +53,42 @@ impl PartialEq for Cause {
 
 impl Eq for Cause {}
 
-/// Why a ledger did not do what it was asked.
+/// An error of a ledger.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LedgerError {
-    /// Nothing was written, or nobody knows; nothing may be dispatched.
+    /// Nothing was written, or the outcome is unknown. Nothing must be dispatched.
     #[error("the store is not available: {reason}")]
     Unavailable {
-        /// Why.
+        /// The reason.
         reason: String,
-        /// The error that it comes from, where there is one.
+        /// The underlying error, if there is one.
         source: Option<Cause>,
     },
     /// A row of the store cannot be read, although the store answers.
     #[error("the store is damaged: {0}")]
     Damaged(DamagedRow),
-    /// The ledger has ended, and takes no further steps.
+    /// The ledger is closed and rejects further steps.
     #[error("the store is closed")]
     Closed,
     /// A defect of this build: nothing was written.
     #[error("a defect of this build: {0}")]
     Defect(String),
-    /// The claim is no longer this writer's.
+    /// The claim no longer belongs to this writer.
     #[error("the claim has been taken over")]
     Stale,
-    /// There is no such record.
+    /// The record does not exist.
     #[error("there is no record `{0}`")]
     NotFound(String),
 }
 
 impl LedgerError {
-    /// The store is not available, for this reason.
+    /// Returns an unavailable error with this reason.
     pub fn unavailable(reason: impl Into<String>) -> Self {
         Self::Unavailable { reason: reason.into(), source: None }
     }
 
-    /// The store is not available because of an error, which is told with what it comes from.
+    /// Returns an unavailable error caused by `error`; the reason includes its causes.
     pub fn unavailable_by(error: impl Error + Send + Sync + 'static) -> Self {
         Self::Unavailable { reason: with_causes(&error), source: Some(Cause(Arc::new(error))) }
     }

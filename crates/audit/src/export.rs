@@ -1,5 +1,5 @@
-//! Exports: every event as it was hashed, one a line, and the ends of the logs at the end; and
-//! single events in the form of OCSF.
+//! Exports logs: every event as hashed, one per line, then the ends of the logs; and single events
+//! as OCSF.
 //!
 //! Doc: records.md#exports
 
@@ -12,10 +12,11 @@ use crate::ledger::LedgerError;
 use crate::reads::{Include, RawEntry, WriterHead};
 use crate::verify::{Ends, ExportedHead, GonePages, PART, gone_line};
 
-/// Events that are read at once.
+/// The number of events per read.
 const PAGE: usize = 1_000;
 
-/// A whole log, in pages that fit together: what is written while it is read is left out.
+/// A consistent export of whole logs, in pages. Events that are written during the export are
+/// omitted.
 pub struct Exporter<'r> {
     reads: &'r dyn LedgerReads,
     heads: Vec<WriterHead>,
@@ -28,12 +29,12 @@ pub struct Exporter<'r> {
 pub enum Line {
     /// An event.
     Event(RawEntry),
-    /// What is left of events that are gone, as JSON.
+    /// The remaining hash of pruned events, as JSON.
     Gone(String),
 }
 
 impl<'r> Exporter<'r> {
-    /// An export of what there is now.
+    /// Starts an export of the current logs.
     ///
     /// # Errors
     /// [`LedgerError::Unavailable`].
@@ -43,13 +44,13 @@ impl<'r> Exporter<'r> {
         Ok(Self { heads, reads, after: None, gone: GonePages::of(reads) })
     }
 
-    /// How many events the logs have, those that are gone included.
+    /// Returns the number of events in the logs, including pruned events.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.heads.iter().map(|head| head.size).sum()
     }
 
-    /// The next lines, writer by writer; `None` at the end.
+    /// Returns the next lines, ordered by writer; `None` at the end.
     ///
     /// # Errors
     /// [`LedgerError::Unavailable`].
@@ -76,13 +77,13 @@ impl<'r> Exporter<'r> {
         head.is_some_and(|head| seq < head.size)
     }
 
-    /// The last line of an export of a part of the log, by which `verify` knows it.
+    /// Returns the last line of a partial export, which `verify` recognizes.
     #[must_use]
     pub fn part() -> &'static str {
         PART
     }
 
-    /// The last line: where each log ends.
+    /// Returns the last line, which states the end of each log.
     #[must_use]
     pub fn trailer(&self) -> String {
         let heads = self.heads.iter().map(ExportedHead::from).collect();
@@ -90,7 +91,7 @@ impl<'r> Exporter<'r> {
     }
 }
 
-/// An event in the form of OCSF 1.3, class API Activity (6003); `epoch_ms` is its time.
+/// Converts an event to OCSF 1.3, class API Activity (6003); `epoch_ms` is the event time.
 #[must_use]
 pub fn ocsf(event: &AuditEvent, epoch_ms: i64) -> Value {
     const CLASS: u64 = 6003;
@@ -109,7 +110,7 @@ pub fn ocsf(event: &AuditEvent, epoch_ms: i64) -> Value {
             out.insert(name.to_owned(), value);
         }
     };
-    // What the gateway does by itself, its writer does.
+    // Without a caller, the gateway acted by itself; its writer is the actor.
     let actor = body.caller.as_ref().unwrap_or(&event.writer);
     put("category_uid", json!(6));
     put("class_uid", json!(CLASS));
@@ -166,7 +167,7 @@ pub fn ocsf(event: &AuditEvent, epoch_ms: i64) -> Value {
     Value::Object(out)
 }
 
-/// A value without absent members; nothing where nothing is left.
+/// Removes null and empty members from a value; returns `None` if nothing remains.
 fn without_absent(value: Value) -> Option<Value> {
     match value {
         Value::Null => None,

@@ -1,4 +1,4 @@
-//! The head of a writer's log, as a store keeps it.
+//! The stored head of a writer's log.
 //!
 //! Doc: records.md#tamper-evidence
 
@@ -7,51 +7,50 @@
 pub struct WriterHead {
     /// The writer.
     pub writer: String,
-    /// How many events its log has.
+    /// The number of events in its log.
     pub size: u64,
-    /// Leaf hash of the last one, in hex.
+    /// The leaf hash of the last event, in hex.
     pub last_leaf: Option<String>,
-    /// The Merkle root over them, in hex; absent in logs of versions that kept none.
+    /// The Merkle root over the events, in hex; absent in logs of versions that did not store it.
     pub root: Option<String>,
-    /// How many events at the beginning were pruned by an earlier version, where this was not taken
-    /// over yet.
+    /// The beginning of the log that an earlier version pruned, if it was not adopted yet.
     pub pruned: Option<PrunedLog>,
-    /// What else the row of the writer says; absent where nothing does.
+    /// The other columns of the writer's row; absent if there are none.
     pub row: Option<WriterRow>,
 }
 
-/// What the row of a writer says beside the head of its log.
+/// The columns of a writer's row in addition to the head of its log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WriterRow {
-    /// When it began, RFC 3339 UTC.
+    /// The start time, RFC 3339 UTC.
     pub started: String,
     /// Whether its log has ended.
     pub stopped: bool,
-    /// Whether a checkpoint has named its end for good.
+    /// Whether a checkpoint has named the final end of the log.
     pub named: bool,
     /// The note of its newest checkpoint.
     pub checkpoint: Option<String>,
 }
 
-/// The beginning of a log that was pruned, as the tree over the rest needs it.
+/// The pruned beginning of a log, with the hashes that the tree over the rest requires.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PrunedLog {
-    /// How many events are gone.
+    /// The number of pruned events.
     pub size: u64,
-    /// Leaf hash of the last of them, in hex.
+    /// The leaf hash of the last pruned event, in hex.
     pub last_leaf: String,
-    /// The roots of the full subtrees over them, largest first, in hex.
+    /// The roots of the full subtrees over the pruned events, largest first, in hex.
     pub peaks: Vec<String>,
-    /// The signed checkpoint that covers them.
+    /// The signed checkpoint that covers the pruned events.
     pub note: String,
     /// The key that signs the log, as its first event named it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
-    /// Up to when receipts were pruned, as the events that are gone said.
+    /// The time before which receipts were pruned, as the pruned events stated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub receipts_before: Option<String>,
-    /// Up to when agent logs were pruned, as the events that are gone said.
+    /// The time before which agent logs were pruned, as the pruned events stated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub logs_before: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! The ledger port: receipts, agent logs and audit events, written in one durable step each.
+//! The ledger port: writes receipts, agent logs and audit events in one durable step each.
 //!
 //! Path: 6, 9. Doc: records.md#the-ledger
 
@@ -19,24 +19,24 @@ use crate::digest::Digester;
 pub use crate::error::{Cause, LedgerError};
 pub use crate::moment::Moment;
 
-/// When a checkpoint is made.
+/// The conditions under which a checkpoint is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Due {
-    /// Once so many events are not covered.
+    /// Due at this number of uncovered events.
     pub events: u64,
-    /// Once the oldest event that is not covered is so old, in milliseconds.
+    /// Due at this age of the oldest uncovered event, in milliseconds.
     pub age_ms: i64,
 }
 
 impl Due {
-    /// Whatever there is that is not covered.
+    /// Due as soon as any event is uncovered.
     pub const NOW: Self = Self { events: 1, age_ms: 0 };
 }
 
-/// A call that wants to run.
+/// A call that requests permission to run.
 #[derive(Debug, Clone)]
 pub struct ClaimRequest {
-    /// The receipt's id, should the claim be fresh.
+    /// The receipt id if the claim is new.
     pub receipt_id: String,
     /// The call.
     pub call_id: String,
@@ -44,40 +44,40 @@ pub struct ClaimRequest {
     pub tool_id: String,
     /// SHA-256 of the canonical contract, in hex.
     pub contract_digest: String,
-    /// Who calls.
+    /// The caller.
     pub caller: String,
-    /// The tool's mode.
+    /// The tool's idempotency mode.
     pub mode: IdempotencyMode,
-    /// Digests of the keys by which the call is known; the first that is held decides.
+    /// Digests of the call's keys; the first key that is held decides.
     pub keys: Vec<String>,
-    /// What an earlier claim on a key means.
+    /// The rules for an earlier claim on a key.
     pub rules: KeyRules,
-    /// Digest of the arguments.
+    /// The digest of the arguments.
     pub args_digest: String,
-    /// Their digests by keys that were the store's before.
+    /// The digests of the arguments with the store's earlier keys.
     pub older_args_digests: Vec<String>,
-    /// Calls per minute of this caller and tool.
+    /// Maximum calls per minute of this caller and tool.
     pub rate_per_min: Option<u64>,
-    /// Calls of this tool at once.
+    /// Maximum concurrent calls of this tool.
     pub concurrency_max: Option<u64>,
-    /// The rule that asks for an approval.
+    /// The policy rule that requires an approval.
     pub approval_rule: Option<String>,
-    /// The id of the approval, should one have to be asked for.
+    /// The id of the approval if a new one is requested.
     pub approval_id: String,
-    /// Digest of the policy in force.
+    /// The digest of the policy in force.
     pub policy_version: String,
-    /// Now.
+    /// The current time.
     pub at: Moment,
-    /// `TOOL_DISPATCHED`.
+    /// The `TOOL_DISPATCHED` event.
     pub dispatched: EventBody,
-    /// Whether the claim has to survive the loss of power where the store leaves the choice.
+    /// Whether the claim must survive power loss, if the store leaves the choice.
     pub sync: bool,
-    /// Whether the answer may come before the claim is durable: for tools that change nothing. A
-    /// claim with a key always waits.
+    /// Whether the answer may precede the durable write, for tools that change nothing. A claim
+    /// with a key always waits.
     pub relaxed: bool,
 }
 
-/// The right to dispatch a tool once. Only a ledger makes one.
+/// The right to dispatch a tool once. Only a ledger creates one.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use]
 pub struct Claim {
@@ -88,159 +88,159 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// For ledgers: a claim that has just been made durable.
+    /// Returns a claim that was just written. For ledgers only.
     pub fn granted(receipt_id: String, fence: u64, attempt: u32) -> Self {
         Self { receipt_id, fence, attempt, key: None }
     }
 
-    /// For ledgers: the digest of the key under which the claim was first made.
+    /// Sets the digest of the key under which the claim was first made. For ledgers only.
     pub fn under(self, key: Option<String>) -> Self {
         Self { key, ..self }
     }
 
-    /// The digest of the key under which the claim was first made: what travels to the tool, equal
-    /// on every attempt.
+    /// Returns the digest of the key under which the claim was first made. The tool receives it,
+    /// equal on every attempt.
     #[must_use]
     pub fn key(&self) -> Option<&str> {
         self.key.as_deref()
     }
 
-    /// The receipt.
+    /// The receipt id.
     #[must_use]
     pub fn receipt_id(&self) -> &str {
         &self.receipt_id
     }
 
-    /// The fence: a settle with an old one matches nothing.
+    /// Returns the fence. A settlement with an older fence is stale.
     #[must_use]
     pub fn fence(&self) -> u64 {
         self.fence
     }
 
-    /// Which dispatch of the claim this is, from 1.
+    /// Returns the dispatch number of the claim, starting at 1.
     #[must_use]
     pub fn attempt(&self) -> u32 {
         self.attempt
     }
 }
 
-/// What came of a claim request.
+/// The result of a claim request.
 #[derive(Debug)]
 pub enum Claimed {
-    /// The call may run.
+    /// The call can run.
     Fresh(Claim),
-    /// An earlier outcome is given again.
+    /// An earlier outcome is replayed.
     Replay {
         /// The earlier receipt.
         receipt: Box<Receipt>,
         /// Whether the arguments differed and were not applied.
         arguments_differ: bool,
     },
-    /// The first call with the key still runs.
+    /// The first call with the key is still running.
     InFlight {
-        /// Its receipt.
+        /// Its receipt id.
         receipt_id: String,
-        /// Closes when it is settled by this process; the store is asked again otherwise.
+        /// Closes when this process settles the call; otherwise the store must be queried again.
         settled: Option<async_channel::Receiver<Infallible>>,
     },
     /// The first outcome is unknown.
     InDoubt {
-        /// Its receipt.
+        /// Its receipt id.
         receipt_id: String,
     },
-    /// The same key with other arguments.
+    /// The same key was used with different arguments.
     Conflict {
-        /// The first receipt.
+        /// The id of the first receipt.
         receipt_id: String,
     },
-    /// A person has to agree first.
+    /// An operator must approve the call first.
     ApprovalRequired {
-        /// The approval.
+        /// The approval id.
         approval_id: String,
     },
-    /// A person did not agree.
+    /// An operator rejected the call.
     ApprovalRejected {
-        /// The approval.
+        /// The approval id.
         approval_id: String,
     },
-    /// Too many calls in a minute.
+    /// The call exceeds the rate per minute.
     RateLimited {
-        /// When to try again, in milliseconds.
+        /// The time to wait before a retry, in milliseconds.
         retry_after_ms: u64,
     },
-    /// Too many calls at once.
+    /// Too many calls run concurrently.
     TooManyInFlight,
 }
 
 /// The outcome of a dispatched call.
 #[derive(Debug)]
 pub struct Settlement {
-    /// The claim that is spent.
+    /// The claim to settle.
     pub claim: Claim,
-    /// The tool's mode: with effect and code it decides what becomes of the key.
+    /// The tool's idempotency mode. With effect and code, it decides whether the key stays held.
     pub mode: IdempotencyMode,
-    /// How the call ended.
+    /// The final status of the call.
     pub status: Status,
-    /// What is known about the effect.
+    /// The known effect.
     pub effect: Effect,
-    /// Why it did not succeed.
+    /// The error code of an unsuccessful call.
     pub error_code: Option<ErrorCode>,
-    /// What the contract's `receiptFields` name.
+    /// The values that the contract's `receiptFields` name.
     pub fields: serde_json::Map<String, serde_json::Value>,
-    /// Digest of the result.
+    /// The digest of the result.
     pub result_digest: Option<String>,
     /// The result, for replay.
     pub result: Option<StoredResult>,
-    /// The sandbox that was applied.
+    /// The applied sandbox.
     pub sandbox: Option<AppliedSandbox>,
-    /// The rate that was charged, so that it can be given back.
+    /// The charged rate limit, for a refund.
     pub rate_per_min: Option<u64>,
-    /// Milliseconds of the whole call.
+    /// The duration of the whole call, in milliseconds.
     pub duration_ms: f64,
-    /// Now.
+    /// The current time.
     pub at: Moment,
-    /// The agent log; receipt id and attempt are filled in by the ledger where they are not there.
+    /// The agent log; the ledger sets receipt id and attempt if they are missing or differ.
     pub log: Arc<AgentLog>,
-    /// Events in addition, before the terminal one.
+    /// Additional events, written before the terminal event.
     pub events: Vec<EventBody>,
-    /// The terminal event; receipt digest and log digest are filled in by the ledger.
+    /// The terminal event; the ledger sets the receipt digest and the log digest.
     pub terminal: EventBody,
-    /// Whether the outcome has to survive the loss of power where the store leaves the choice.
+    /// Whether the outcome must survive power loss, if the store leaves the choice.
     pub sync: bool,
 }
 
-/// A person's word on a claim in doubt.
+/// An operator's resolution of a claim with an unknown outcome.
 #[derive(Debug, Clone)]
 pub struct Resolution {
-    /// The receipt.
+    /// The receipt id.
     pub receipt_id: String,
-    /// Whether the tool succeeded; else it failed.
+    /// Whether the tool succeeded; otherwise it failed.
     pub succeeded: bool,
-    /// The result that later calls get.
+    /// The result for later calls.
     pub result: StoredResult,
     /// HMAC of the result, in hex.
     pub result_digest: Option<String>,
-    /// Who says so.
+    /// The operator.
     pub by: String,
-    /// Now.
+    /// The current time.
     pub at: Moment,
 }
 
-/// Which records are removed.
+/// The kind of records to prune.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PruneKind {
-    /// Settled receipts; one that holds a key leaves a tombstone.
+    /// Settled receipts; a receipt that holds a key leaves a tombstone.
     Receipts,
     /// Agent logs.
     Logs,
-    /// Events that a signed checkpoint covers, and that account for nothing that is still there.
+    /// Events that a signed checkpoint covers and that do not account for an existing record.
     Events,
-    /// Asynchronous calls that have their results.
+    /// Asynchronous calls with a result.
     Calls,
 }
 
 impl PruneKind {
-    /// As it is written.
+    /// Returns the text form.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -252,79 +252,80 @@ impl PruneKind {
     }
 }
 
-/// Which old records are removed.
+/// A request to prune old records.
 #[derive(Debug, Clone)]
 pub struct Prune {
-    /// Of this kind.
+    /// The kind of records.
     pub kind: PruneKind,
-    /// From before this time, RFC 3339 UTC with milliseconds.
+    /// Only records from before this time, RFC 3339 UTC with milliseconds.
     pub before: String,
-    /// Now.
+    /// The current time.
     pub at: Moment,
 }
 
-/// What pruning has done.
+/// The result of pruning.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Pruned {
-    /// Records that are gone.
+    /// The number of removed records.
     pub removed: u64,
-    /// Receipts of which a tombstone is left.
+    /// The number of receipts that left a tombstone.
     pub tombstones: u64,
-    /// Whether there is more to look at, whatever was removed.
+    /// Whether more records remain to be examined, regardless of `removed`.
     pub more: bool,
 }
 
-/// A call that ends without a dispatch of its own: a refusal or a replay.
+/// A call that ends without its own dispatch: a refusal or a replay.
 #[derive(Debug, Clone)]
 pub struct Refusal {
     /// The agent log.
     pub log: Arc<AgentLog>,
-    /// The terminal event; the log digest is filled in by the ledger.
+    /// The terminal event; the ledger sets the log digest.
     pub terminal: EventBody,
 }
 
-/// A claim whose owner was lost.
+/// A claim of a lost writer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Swept {
-    /// The receipt that is in doubt now.
+    /// The id of the receipt that is now in doubt.
     pub receipt_id: String,
 }
 
-/// Receipt store, agent-log repository and audit logger in one, because they must commit
-/// together. Each method is one transaction: it has happened whole when it returns. Only a claim
-/// that is [`ClaimRequest::relaxed`] and has no key may be answered while it is being written: where
-/// that fails, the call was dispatched, and its settlement finds no receipt.
+/// Receipt store, agent-log repository and audit logger in one, because they must commit together.
+/// Each method is one transaction, which is complete when the method returns. The only exception is
+/// a claim that is [`ClaimRequest::relaxed`] and has no key. It may be answered while it is being
+/// written. If that write fails, the call was dispatched and its settlement finds no receipt.
 ///
-/// Dropping a future of a ledger does not undo what was handed over.
+/// Dropping a future of a ledger does not undo the submitted request.
 #[async_trait]
 pub trait Ledger: Send + Sync {
-    /// The writer: one run of one process.
+    /// Returns the writer, which is one run of one process.
     fn writer(&self) -> &str;
 
-    /// Makes digests with the store's key.
+    /// Returns the digester with the store's key.
     fn digester(&self) -> &Digester;
 
-    /// Looks up the earlier outcome for a key; else the approval, the charges and the claim.
+    /// Returns the earlier outcome for a key; otherwise checks the approval, charges the limits and
+    /// makes the claim.
     ///
     /// # Errors
-    /// [`LedgerError`], whichever it is: nothing may be dispatched.
+    /// Any [`LedgerError`]: the call must not be dispatched.
     async fn claim(&self, request: ClaimRequest) -> Result<Claimed, LedgerError>;
 
-    /// Writes receipt, agent log and audit events of a dispatched call. The settlement is shared
-    /// so that it can be tried again while the store is away.
+    /// Writes receipt, agent log and audit events of a dispatched call. The settlement is shared so
+    /// that it can be retried while the store is unavailable.
     ///
     /// # Errors
-    /// [`LedgerError::Stale`] where the claim was taken over, [`LedgerError::Unavailable`] where
-    /// it is not written.
+    /// [`LedgerError::Stale`] if the claim was taken over, [`LedgerError::Unavailable`] if it is
+    /// not written.
     async fn settle(&self, settlement: Arc<Settlement>) -> Result<Arc<Receipt>, LedgerError>;
 
-    /// Writes agent log and audit event of a call that was refused or replayed.
+    /// Writes agent log and audit event of a refused or replayed call.
     ///
     /// # Errors
     /// [`LedgerError::Unavailable`].
     async fn refuse(&self, refusal: Refusal) -> Result<(), LedgerError>;
 
-    /// Writes events that are no calls.
+    /// Writes events that do not belong to a call.
     ///
     /// # Errors
     /// [`LedgerError::Unavailable`].
@@ -336,42 +337,43 @@ pub trait Ledger: Send + Sync {
     /// [`LedgerError::Unavailable`].
     async fn renew(&self, at: Moment) -> Result<(), LedgerError>;
 
-    /// A running claim waits for somebody's input.
+    /// Marks a running claim as waiting for input.
     ///
     /// # Errors
-    /// [`LedgerError::Stale`] where the claim was taken over, [`LedgerError::Unavailable`].
+    /// [`LedgerError::Stale`] if the claim was taken over, [`LedgerError::Unavailable`].
     async fn suspend(&self, receipt_id: String, fence: u64, at: Moment) -> Result<(), LedgerError>;
 
-    /// The input has come; the claim runs on.
+    /// Marks a waiting claim as running after the input has arrived.
     ///
     /// # Errors
-    /// [`LedgerError::Stale`] where the claim was taken over, [`LedgerError::Unavailable`].
+    /// [`LedgerError::Stale`] if the claim was taken over, [`LedgerError::Unavailable`].
     async fn resume(&self, receipt_id: String, fence: u64, at: Moment) -> Result<(), LedgerError>;
 
-    /// Settles a doubt by a person's word.
+    /// Settles a claim with an unknown outcome by an operator's resolution.
     ///
     /// # Errors
-    /// [`LedgerError::NotFound`], [`LedgerError::Stale`] where the claim is not in doubt,
+    /// [`LedgerError::NotFound`], [`LedgerError::Stale`] if the claim is not in doubt,
     /// [`LedgerError::Unavailable`].
     async fn resolve(&self, resolution: Resolution) -> Result<Arc<Receipt>, LedgerError>;
 
-    /// Removes a bounded number of old records, and says so under a signed checkpoint; nothing left
-    /// to look at is the default.
+    /// Removes a bounded number of old records and records this in an event under a signed
+    /// checkpoint.
     ///
     /// # Errors
     /// [`LedgerError::Unavailable`].
     async fn prune(&self, prune: Prune) -> Result<Pruned, LedgerError>;
 
-    /// Removes agent logs where the store runs short of room, refusals' first, the oldest first, and
-    /// says so under a signed checkpoint; how many. Nothing is the default.
+    /// Removes agent logs if the store runs short of space: refusals first, then the oldest.
+    /// Records this in an event under a signed checkpoint. Returns the number of removed logs. The
+    /// default implementation removes none.
     ///
     /// # Errors
     /// [`LedgerError::Unavailable`].
-    async fn make_room(&self, _at: Moment) -> Result<u64, LedgerError> {
+    async fn free_space(&self, _at: Moment) -> Result<u64, LedgerError> {
         Ok(0)
     }
 
-    /// Signs a checkpoint over the writer's log, where one is due; gives the note.
+    /// Signs a checkpoint over the writer's log if one is due; returns the note.
     ///
     /// # Errors
     /// [`LedgerError::Unavailable`].
@@ -383,15 +385,15 @@ pub trait Ledger: Send + Sync {
     /// [`LedgerError::Unavailable`].
     async fn sweep(&self, at: Moment) -> Result<Vec<Swept>, LedgerError>;
 
-    /// Signs a last checkpoint, ends the writer's log and releases the store; gives the note.
-    /// Later calls are refused.
+    /// Signs a last checkpoint, ends the writer's log and releases the store; returns the note.
+    /// Later calls are rejected.
     ///
     /// # Errors
     /// [`LedgerError::Unavailable`].
     async fn close(&self, at: Moment) -> Result<Option<String>, LedgerError>;
 }
 
-/// How often a writer renews its lease.
+/// The interval at which a writer renews its lease.
 pub const RENEW_EVERY: Duration = Duration::from_secs(5);
-/// After how long without renewal a writer is lost.
+/// The time without renewal after which a writer is lost.
 pub const LOST_AFTER: Duration = Duration::from_secs(15);

@@ -1,8 +1,8 @@
-//! A time, as records write it and as it is reckoned with.
+//! A point in time, as text for records and as a number for calculations.
 //!
 //! Doc: records.md#the-ledger
 
-/// A moment: as records write it, and to reckon with.
+/// A point in time in both forms.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Moment {
     /// RFC 3339 UTC with milliseconds.

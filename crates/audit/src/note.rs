@@ -1,4 +1,4 @@
-//! Signed notes (C2SP `signed-note`): a text and the Ed25519 signatures beneath it.
+//! Signed notes (C2SP `signed-note`): a text followed by Ed25519 signatures.
 //!
 //! Path: 9. Doc: records.md#checkpoints
 
@@ -12,29 +12,29 @@ use sha2::{Digest, Sha256};
 
 use crate::digest::hex;
 
-/// The name that keys have where nothing else is said.
+/// The default name of keys.
 pub const KEY_NAME: &str = "toolbooth-audit";
 /// Length of a signing key's seed, in bytes.
 pub const SEED_BYTES: usize = 32;
-/// The byte that says Ed25519.
+/// The signature type of Ed25519.
 const ED25519: u8 = 1;
-/// Longest note that is read, in bytes.
+/// Maximum size of a note, in bytes.
 pub const NOTE_BYTES_MAX: usize = 1 << 20;
 
-/// Why a note is not what it should be.
+/// An error of a signed note.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NoteError {
-    /// The text has not the form of a signed note.
+    /// The text does not have the form of a signed note.
     #[error("this is no signed note: {0}")]
     Form(&'static str),
-    /// The text is no verifier key.
+    /// The text is not a verifier key.
     #[error("this is no verifier key such as `NAME+HASH+KEY`")]
     Key,
     /// No signature is by the key.
     #[error("no signature is by the key `{0}`")]
     OtherKey(String),
-    /// A signature by the key does not fit the text.
+    /// A signature by the key does not match the text.
     #[error("the signature by `{0}` does not fit the text")]
     Signature(String),
 }
@@ -67,19 +67,19 @@ impl fmt::Debug for Signer {
 }
 
 impl Signer {
-    /// A signer with the seed of an Ed25519 key (RFC 8032).
+    /// Returns a signer with the seed of an Ed25519 key (RFC 8032).
     #[must_use]
     pub fn new(seed: &[u8; SEED_BYTES]) -> Self {
         Self { name: KEY_NAME.to_owned(), key: SigningKey::from_bytes(seed) }
     }
 
-    /// What checks its signatures.
+    /// Returns the key that checks its signatures.
     #[must_use]
     pub fn verifier(&self) -> PublicKey {
         PublicKey { name: self.name.clone(), key: self.key.verifying_key() }
     }
 
-    /// The signed note over `text`, which ends with a newline.
+    /// Returns the signed note over `text`, which ends with a newline.
     #[must_use]
     pub fn sign(&self, text: &str) -> String {
         let signature = self.key.sign(text.as_bytes());
@@ -106,7 +106,7 @@ impl fmt::Display for PublicKey {
 }
 
 impl PublicKey {
-    /// A verifier key as it is written: `NAME+HASH+KEY`.
+    /// Parses a verifier key from its text form `NAME+HASH+KEY`.
     ///
     /// # Errors
     /// [`NoteError::Key`].
@@ -126,7 +126,7 @@ impl PublicKey {
         Ok(Self { name: name.to_owned(), key })
     }
 
-    /// The text of a note that this key has signed.
+    /// Returns the text of a note that this key has signed.
     ///
     /// # Errors
     /// [`NoteError`].
@@ -151,7 +151,7 @@ impl PublicKey {
     }
 }
 
-/// The text of a note, and its signature lines. Nothing is said of the signatures.
+/// Splits a note into its text and its signature lines. The signatures are not verified.
 ///
 /// # Errors
 /// [`NoteError::Form`].

@@ -1,5 +1,5 @@
-//! Proofs that stand alone: that an event is in a log, and that one log is the beginning of
-//! another, each under signed checkpoints.
+//! Self-contained proofs that an event is in a log, or that one log is the beginning of another.
+//! Each proof is under signed checkpoints.
 //!
 //! Doc: records.md#proofs
 
@@ -16,40 +16,40 @@ use crate::ledger::LedgerError;
 use crate::note::{self, NoteError};
 use crate::reads::{EventFilter, Include};
 
-/// A proof, as it is written to a file.
+/// A proof in its file format.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "proof", rename_all = "lowercase", deny_unknown_fields)]
 pub enum Proof {
     /// An event is in the log that a checkpoint covers.
     Inclusion {
-        /// The event, byte for byte as it was hashed.
+        /// The event, byte for byte as hashed.
         event: String,
-        /// Its place.
+        /// Its place in the log.
         index: u64,
         /// The path to the root, lowest node first, in hex.
         hashes: Vec<String>,
         /// The signed checkpoint.
         checkpoint: String,
     },
-    /// The log of one checkpoint is the beginning of that of another.
+    /// The log of one checkpoint is the beginning of the log of another.
     Consistency {
         /// The earlier signed checkpoint.
         first: String,
-        /// The later one.
+        /// The later signed checkpoint.
         second: String,
         /// The nodes, in hex.
         hashes: Vec<String>,
     },
 }
 
-/// Why there is no proof, or it proves nothing.
+/// An error of creating or checking a proof.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProofError {
-    /// The store does not answer.
+    /// The store returned an error.
     #[error(transparent)]
     Store(#[from] LedgerError),
-    /// A checkpoint is not what it should be.
+    /// A checkpoint is invalid.
     #[error(transparent)]
     Note(#[from] NoteError),
     /// There is nothing to prove.
@@ -70,7 +70,8 @@ fn text(hashes: &[Hash]) -> Vec<String> {
 }
 
 impl Proof {
-    /// Checks the proof alone, with the key that signs checkpoints. Gives a sentence.
+    /// Checks the proof with the key that signs checkpoints, without a store. Returns a sentence
+    /// that describes the result.
     ///
     /// # Errors
     /// [`ProofError`].
@@ -116,10 +117,11 @@ impl Proof {
     }
 }
 
-/// The leaves of the first events of a log, at least `size`; those that are gone as subtrees.
+/// Returns the leaves of the first events of a log, at least `size`; pruned events as subtrees.
 async fn leaves(reads: &dyn LedgerReads, writer: &str, size: u64) -> Result<Leaves, ProofError> {
     let heads = reads.heads().await?;
-    // Pages go on after a place; nothing is before the first event but the writer before.
+    // A page starts after a place, so the place before the first event is the end of the previous
+    // writer's log.
     let before = heads.iter().map(|head| &head.writer).filter(|own| own.as_str() < writer).max();
     let first = before.map(|before| (before.clone(), u64::MAX));
     let mut gone = VecDeque::new();
@@ -158,7 +160,7 @@ async fn leaves(reads: &dyn LedgerReads, writer: &str, size: u64) -> Result<Leav
     Ok(leaves)
 }
 
-/// The notes of a writer's checkpoints, with what they cover, oldest first.
+/// Returns the checkpoints of a writer with their notes, oldest first.
 async fn checkpoints(
     reads: &dyn LedgerReads,
     writer: &str,
@@ -183,10 +185,10 @@ async fn checkpoints(
     }
 }
 
-/// The proof that the last event of a call is in its log.
+/// Returns the proof that the last event of a call is in its log.
 ///
 /// # Errors
-/// [`ProofError::Missing`] where there is no such call or no checkpoint covers it yet;
+/// [`ProofError::Missing`] if the call does not exist or no checkpoint covers it yet;
 /// [`ProofError::Store`].
 pub async fn inclusion(reads: &dyn LedgerReads, call_id: &str) -> Result<Proof, ProofError> {
     let filter =
@@ -210,7 +212,7 @@ pub async fn inclusion(reads: &dyn LedgerReads, call_id: &str) -> Result<Proof, 
     Ok(Proof::Inclusion { event: bytes, index: event.seq, hashes: text(&hashes), checkpoint: note })
 }
 
-/// The proof that the log of the note `first` is the beginning of that of `second`.
+/// Returns the proof that the log of the note `first` is the beginning of the log of `second`.
 ///
 /// # Errors
 /// [`ProofError`].

@@ -1,8 +1,7 @@
-//! The queue of asynchronous calls: what a caller has handed over and a worker runs later.
+//! The queue of asynchronous calls, which a caller submits and a worker runs later.
 //!
-//! A row is one call: its id, its caller and its arguments are fixed when it is enqueued. What it
-//! may do is judged when it runs, through the whole path; a row that is delivered again meets its
-//! own claim.
+//! A row is one call. Its id, caller and arguments are fixed when it is enqueued. The whole call
+//! path decides on the call when it runs. A row that is delivered again finds its own claim.
 //!
 //! Path: 2. Doc: records.md#the-queue
 
@@ -18,26 +17,27 @@ use crate::digest::Digester;
 use crate::error::LedgerError;
 use crate::moment::Moment;
 
-/// How often a row is delivered at most: one that ends its worker each time is given up.
+/// Maximum number of deliveries of a row. A row that crashes its worker each time is then
+/// abandoned.
 pub const DELIVERIES_MAX: u32 = 5;
 
 /// A caller and the id of its call.
 pub type CallName = (String, String);
 
-/// Where a row stands.
+/// The state of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum QueueState {
-    /// Waits for a worker.
+    /// The call waits for a worker.
     Queued,
-    /// A worker has it.
+    /// A worker runs the call.
     Running,
-    /// It has its result.
+    /// The call is done.
     Done,
 }
 
 impl QueueState {
-    /// As it is written.
+    /// Returns the text form.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -47,7 +47,7 @@ impl QueueState {
         }
     }
 
-    /// The state that is written as `text`.
+    /// Parses the text form of a state.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         [Self::Queued, Self::Running, Self::Done].into_iter().find(|state| state.as_str() == text)
@@ -59,23 +59,23 @@ impl QueueState {
 pub struct QueuedCall {
     /// The call's id; unique among the calls of its caller.
     pub call_id: String,
-    /// Who calls.
+    /// The caller.
     pub caller: String,
-    /// The request as it came, JSON.
+    /// The request as received, JSON.
     pub request: String,
-    /// Where it stands.
+    /// The state.
     pub state: QueueState,
-    /// When it was enqueued, RFC 3339 UTC.
+    /// The time when it was enqueued, RFC 3339 UTC.
     pub enqueued_at: String,
-    /// When it got its result.
+    /// The time when it was finished.
     pub finished_at: Option<String>,
-    /// The writer whose worker has it.
+    /// The writer of the worker that runs the call.
     pub worker: Option<String>,
-    /// How often it was handed to a worker.
+    /// The number of deliveries to a worker.
     pub deliveries: u32,
-    /// Whether somebody wants it to stop.
+    /// Whether cancellation was requested.
     pub cancel: bool,
-    /// How far the tool says it has come.
+    /// The progress that the tool reports.
     pub progress: Option<Value>,
     /// The result, JSON.
     pub result: Option<String>,
@@ -83,17 +83,17 @@ pub struct QueuedCall {
     pub queued_by: Option<AuditPlace>,
     /// The audit event that accounts for the result.
     pub finished_by: Option<AuditPlace>,
-    /// The MAC over what no event accounts for, as [`QueuedCall::mac_of`] makes it; absent until the
-    /// call is written.
+    /// The MAC over the fields that no event accounts for, as computed by [`QueuedCall::mac_of`];
+    /// absent until the call is written.
     pub mac: Option<String>,
 }
 
-/// A call as it is stored, and the events that it says account for it.
+/// A call as stored, and the events that it names as its accounting events.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RawCall {
     /// The call.
     pub call: QueuedCall,
-    /// Its state, as its row has it.
+    /// The state in its row.
     pub state: String,
     /// The event of its request.
     pub queued: Option<String>,
@@ -101,7 +101,7 @@ pub struct RawCall {
     pub finished: Option<String>,
 }
 
-/// The digest by which an event accounts for the request or the result of a call.
+/// Returns the digest with which an event accounts for the request or the result of a call.
 #[must_use]
 pub fn digest_of(digester: &Digester, text: &str) -> String {
     digester.of_bytes(text.as_bytes())
@@ -123,7 +123,7 @@ impl RawCall {
             args_digest: Option<String>,
             result_digest: Option<String>,
         }
-        // Where a store cannot keep NUL in a name, U+FFFD stands there.
+        // A store that cannot store NUL in a name replaces it with U+FFFD.
         let is = |fields: &str, name: &str| {
             fields.replace('\0', "\u{fffd}") == name.replace('\0', "\u{fffd}")
         };
@@ -142,14 +142,14 @@ impl RawCall {
         })
     }
 
-    /// Whether an event accounts for what was asked.
+    /// Whether an event accounts for the request.
     #[must_use]
     pub fn is_asked(&self, digester: &Digester) -> bool {
         let asked = (&self.call, self.call.request.as_str());
         Self::says(self.queued.as_ref(), AuditEventKind::CallQueued, digester, asked)
     }
 
-    /// Whether an event accounts for the result, where there is one.
+    /// Whether an event accounts for the result, or there is no result.
     #[must_use]
     pub fn is_answered(&self, digester: &Digester) -> bool {
         self.call.result.as_ref().is_none_or(|result| {
@@ -160,7 +160,7 @@ impl RawCall {
 }
 
 impl QueuedCall {
-    /// A call that waits.
+    /// Returns a waiting call.
     #[must_use]
     pub fn new(call_id: String, caller: String, request: String, at: &Moment) -> Self {
         Self {
@@ -181,11 +181,11 @@ impl QueuedCall {
         }
     }
 
-    /// The MAC over who has the call, how often it was taken, whether somebody wants it to stop and
-    /// how far it has come, bound to the call.
+    /// Computes the MAC over the queue fields of the call, such as worker, deliveries, cancellation
+    /// and progress. The caller and the call id bind it to the call.
     #[must_use]
     pub fn mac_of(&self, digester: &Digester) -> String {
-        // Where a store cannot keep NUL in a name, U+FFFD stands there.
+        // A store that cannot store NUL in a name replaces it with U+FFFD.
         let name = |name: &str| name.replace('\0', "\u{fffd}");
         let fields = serde_json::json!([
             name(&self.caller),
@@ -203,50 +203,50 @@ impl QueuedCall {
         digester.of_parts(&["queued call", &fields.to_string()])
     }
 
-    /// Whether the MAC is that of the call as it is, by a key of the store.
+    /// Whether the MAC matches the stored call under any key of the store.
     #[must_use]
     pub fn is_whole(&self, digester: &Digester) -> bool {
         self.mac.as_ref().is_some_and(|mac| digester.all().any(|own| self.mac_of(own) == *mac))
     }
 }
 
-/// What happens to a call in the queue.
+/// An event that affects a call in the queue.
 #[derive(Debug, Clone, Copy)]
 pub enum CallEvent<'e> {
-    /// A writer takes it.
+    /// A writer takes the call.
     Taken {
         /// The writer.
         by: &'e str,
     },
-    /// No event accounts for it as it is: it never runs.
+    /// No event accounts for the stored call: it never runs.
     Disowned,
-    /// A writer that could not run it puts it back.
+    /// A writer that could not run the call returns it to the queue.
     Released {
         /// The writer.
         by: &'e str,
     },
-    /// A writer says how far it has come.
+    /// A writer reports progress.
     Progressed {
         /// The writer.
         by: &'e str,
-        /// How far.
+        /// The progress.
         progress: &'e Value,
     },
-    /// Somebody wants it to stop.
+    /// Cancellation is requested.
     Cancelled,
-    /// It gets its result.
+    /// The call is finished.
     Finished {
         /// The result, JSON.
         result: &'e str,
-        /// Now.
+        /// The current time.
         at: &'e str,
-        /// The event that accounts for it.
+        /// The accounting event.
         accounted: &'e AuditPlace,
     },
 }
 
-/// The one rule of queued calls: how a call stands after something has happened; `None` where that
-/// changes nothing.
+/// Returns the call after an event; `None` if nothing changes. This is the only rule of queued
+/// calls.
 ///
 /// | | queued | running | done |
 /// | --- | --- | --- | --- |
@@ -276,7 +276,7 @@ pub fn step(call: &QueuedCall, event: CallEvent<'_>) -> Option<QueuedCall> {
         CallEvent::Released { by } if is_of(by) => {
             next.state = QueueState::Queued;
             next.worker = None;
-            // This was no delivery.
+            // A released call does not count as delivered.
             next.deliveries = call.deliveries.saturating_sub(1);
         }
         CallEvent::Progressed { by, progress } if is_of(by) => {
@@ -294,9 +294,9 @@ pub fn step(call: &QueuedCall, event: CallEvent<'_>) -> Option<QueuedCall> {
     Some(next)
 }
 
-/// Whether a running call is to be taken again: its writer is lost, or is the one that asks and does
-/// not have it, since the step that took it failed. Such calls come before those that wait, each
-/// in the order in which they came.
+/// Whether a running call must be taken again. This is the case if its writer is lost. It is also
+/// the case if its writer is the asking one and does not run it, because the step that took it
+/// failed. Such calls precede waiting calls. Each group is in order of arrival.
 #[must_use]
 pub fn is_left(
     call: &QueuedCall,
@@ -312,55 +312,56 @@ pub fn is_left(
         }
 }
 
-/// What became of a call that was handed over.
+/// The result of submitting a call.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Enqueued {
-    /// It waits.
+    /// The call was enqueued.
     New,
-    /// The same call was handed over before.
+    /// The call is a duplicate of a submitted call.
     Known(Box<QueuedCall>),
-    /// The caller has another call with this id.
+    /// The caller has a different call with this id.
     Conflict,
     /// Too many calls wait.
     Full,
 }
 
-/// What a worker learns when it says that it is still at it.
+/// The response to a worker's heartbeat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Heartbeat {
-    /// Go on.
+    /// The worker must continue.
     Go,
-    /// Somebody wants the call to stop.
+    /// Cancellation of the call was requested.
     Cancel,
-    /// The row is no longer this worker's.
+    /// The row no longer belongs to this worker.
     Lost,
 }
 
-/// Asynchronous calls, in the order in which they came. Each method is one durable step.
+/// The queue of asynchronous calls, in order of arrival. Each method is one durable step.
 #[async_trait]
 pub trait CallQueue: Send + Sync {
-    /// Hands a call over, where fewer than `waiting_max` wait.
+    /// Enqueues a call if fewer than `waiting_max` calls wait.
     ///
     /// # Errors
     /// [`LedgerError::Unavailable`]; the same for all methods.
     async fn enqueue(&self, call: QueuedCall, waiting_max: usize) -> Result<Enqueued, LedgerError>;
 
-    /// Takes the oldest call that waits, or whose worker is lost. `running` are the calls (caller
-    /// and id) that this process has: others that are said to be its own were taken by a step
-    /// whose answer was lost.
+    /// Takes the oldest call with a lost worker, else the oldest waiting call. `running` lists the
+    /// calls (caller and id) that this process runs. Other calls that are recorded as its own were
+    /// taken by a step of which the answer was lost.
     ///
     /// # Errors
     /// As [`CallQueue::enqueue`].
     async fn take(&self, running: Vec<(String, String)>)
     -> Result<Option<QueuedCall>, LedgerError>;
 
-    /// Puts a call back that was taken and could not be run; this was no delivery.
+    /// Returns a call to the queue that was taken and could not run; it does not count as
+    /// delivered.
     ///
     /// # Errors
     /// As [`CallQueue::enqueue`].
     async fn release(&self, caller: &str, call_id: &str) -> Result<(), LedgerError>;
 
-    /// Says how far a call has come, and learns whether it is to go on.
+    /// Reports the progress of a call, and returns whether it must continue.
     ///
     /// # Errors
     /// As [`CallQueue::enqueue`].
@@ -371,7 +372,7 @@ pub trait CallQueue: Send + Sync {
         progress: Option<Value>,
     ) -> Result<Heartbeat, LedgerError>;
 
-    /// Gives a call its result.
+    /// Stores the result of a call.
     ///
     /// # Errors
     /// As [`CallQueue::enqueue`].
@@ -383,13 +384,13 @@ pub trait CallQueue: Send + Sync {
         at: Moment,
     ) -> Result<(), LedgerError>;
 
-    /// Wants a call to stop; `false` where there is none that could.
+    /// Requests cancellation of a call; returns `false` if no such call can be cancelled.
     ///
     /// # Errors
     /// As [`CallQueue::enqueue`].
     async fn cancel(&self, caller: &str, call_id: &str) -> Result<bool, LedgerError>;
 
-    /// One call.
+    /// Returns one call.
     ///
     /// # Errors
     /// As [`CallQueue::enqueue`].

@@ -1,4 +1,4 @@
-//! Reading the records: filters and pages over receipts, agent logs and events.
+//! Reads the records: filters and pages over receipts, agent logs and events.
 //!
 //! Doc: records.md#reading
 
@@ -16,74 +16,74 @@ use crate::error::LedgerError;
 pub use crate::heads::{PrunedLog, WriterHead, WriterRow};
 use crate::queue::{CallName, RawCall};
 
-/// Which receipts.
+/// A filter for receipts; all conditions must match.
 #[derive(Debug, Clone, Default)]
 pub struct ReceiptFilter {
-    /// Of this tool.
+    /// The tool.
     pub tool: Option<String>,
-    /// Of this caller.
+    /// The caller.
     pub caller: Option<String>,
-    /// Of this call.
+    /// The call.
     pub call: Option<String>,
-    /// In this state, as it is written.
+    /// The state, in its text form.
     pub state: Option<String>,
-    /// After this receipt, in the order of the list.
+    /// Only receipts after this one, in list order.
     pub after: Option<String>,
-    /// At most so many.
+    /// Maximum number of results.
     pub limit: usize,
 }
 
-/// Which agent logs; all conditions hold.
+/// A filter for agent logs; all conditions must match.
 #[derive(Debug, Clone, Default)]
 pub struct LogFilter {
-    /// Of this tool.
+    /// The tool.
     pub tool: Option<String>,
-    /// Of this agent.
+    /// The agent.
     pub agent: Option<String>,
-    /// Of this caller.
+    /// The caller.
     pub caller: Option<String>,
-    /// With this error code.
+    /// The error code.
     pub code: Option<String>,
-    /// Of this turn.
+    /// The turn.
     pub turn: Option<u64>,
-    /// Of this phase.
+    /// The phase.
     pub phase: Option<String>,
-    /// Of this epic.
+    /// The epic.
     pub epic: Option<String>,
-    /// Of this call.
+    /// The call.
     pub call: Option<String>,
     /// Only errors, or only successes.
     pub error: Option<bool>,
-    /// From this time on, RFC 3339 UTC.
+    /// Start time, inclusive, RFC 3339 UTC.
     pub since: Option<String>,
-    /// Before this time, RFC 3339 UTC.
+    /// End time, exclusive, RFC 3339 UTC.
     pub until: Option<String>,
-    /// At most so many; the newest.
+    /// Maximum number of results; the newest are returned.
     pub limit: usize,
 }
 
-/// Which events; all conditions hold.
+/// A filter for events; all conditions must match.
 #[derive(Debug, Clone, Default)]
 pub struct EventFilter {
-    /// Of this tool.
+    /// The tool.
     pub tool: Option<String>,
-    /// Of this agent.
+    /// The agent.
     pub agent: Option<String>,
-    /// Of this caller.
+    /// The caller.
     pub caller: Option<String>,
-    /// With this status.
+    /// The status.
     pub status: Option<String>,
-    /// With this error code.
+    /// The error code.
     pub code: Option<String>,
-    /// Of this call.
+    /// The call.
     pub call: Option<String>,
-    /// From this time on, RFC 3339 UTC.
+    /// Start time, inclusive, RFC 3339 UTC.
     pub since: Option<String>,
-    /// Before this time, RFC 3339 UTC.
+    /// End time, exclusive, RFC 3339 UTC.
     pub until: Option<String>,
-    /// After this place of the store, for following and for going through all.
+    /// Only events after this place in the store, for following and for paging.
     pub after: Option<u64>,
-    /// At most so many: the next ones where `after` is given, else the newest.
+    /// Maximum number of results: the next ones if `after` is set, otherwise the newest.
     pub limit: usize,
 }
 
@@ -97,7 +97,7 @@ fn within(since: Option<&String>, until: Option<&String>, time: &str) -> bool {
 }
 
 impl ReceiptFilter {
-    /// Whether a receipt is one of those.
+    /// Whether a receipt matches.
     #[must_use]
     pub fn fits(&self, receipt: &Receipt) -> bool {
         is(self.tool.as_ref(), Some(&receipt.tool_id))
@@ -109,7 +109,7 @@ impl ReceiptFilter {
 }
 
 impl LogFilter {
-    /// Whether an agent log is one of those.
+    /// Whether an agent log matches.
     #[must_use]
     pub fn fits(&self, log: &AgentLog) -> bool {
         is(self.tool.as_ref(), Some(&log.tool_name))
@@ -126,7 +126,7 @@ impl LogFilter {
 }
 
 impl EventFilter {
-    /// Whether an event is one of those, whatever its place.
+    /// Whether an event matches, regardless of its place.
     #[must_use]
     pub fn fits(&self, event: &AuditEvent) -> bool {
         let body = &event.body;
@@ -140,18 +140,18 @@ impl EventFilter {
     }
 }
 
-/// What a query found.
+/// A page of query results.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Page<T> {
     /// The records.
     pub found: Vec<T>,
     /// Whether more follow.
     pub more: bool,
-    /// Rows that may belong to the answer and cannot be read; at most [`DAMAGED_MAX`].
+    /// Unreadable rows that may belong to the result; at most [`DAMAGED_MAX`].
     pub damaged: Vec<DamagedRow>,
 }
 
-/// Most damaged rows that one page names.
+/// Maximum number of damaged rows that one page lists.
 pub const DAMAGED_MAX: usize = 100;
 
 impl<T> Default for Page<T> {
@@ -161,16 +161,16 @@ impl<T> Default for Page<T> {
 }
 
 impl<T> Page<T> {
-    /// A page of these records, of which none is damaged.
+    /// Returns a page of these records without damaged rows.
     #[must_use]
     pub fn of(found: Vec<T>) -> Self {
         Self { found, ..Self::default() }
     }
 
-    /// Adds a record if it passes; notes a row that cannot be read.
+    /// Adds a record if it passes; records an unreadable row.
     ///
     /// # Errors
-    /// Every other [`LedgerError`].
+    /// Any [`LedgerError`] except [`LedgerError::Damaged`].
     pub fn add(
         &mut self,
         read: Result<T, LedgerError>,
@@ -184,7 +184,7 @@ impl<T> Page<T> {
         Ok(())
     }
 
-    /// Notes rows that cannot be read, each once.
+    /// Records unreadable rows, each once.
     pub fn note(&mut self, rows: impl IntoIterator<Item = DamagedRow>) {
         for row in rows {
             if self.damaged.len() < DAMAGED_MAX && !self.damaged.contains(&row) {
@@ -193,7 +193,7 @@ impl<T> Page<T> {
         }
     }
 
-    /// Cuts the page to so many records, and notes whether there were more.
+    /// Truncates the page to `limit` records, and records whether there were more.
     pub fn truncate(&mut self, limit: usize) {
         self.more = self.found.len() > limit;
         self.found.truncate(limit);
@@ -201,8 +201,8 @@ impl<T> Page<T> {
 }
 
 impl<T: serde::Serialize> Page<T> {
-    /// The page as a document: the records under `name`, and the rows that cannot be read under
-    /// `damaged`, if there are any.
+    /// Returns the page as a document: the records under `name`, and any unreadable rows under
+    /// `damaged`.
     #[must_use]
     pub fn document(&self, name: &str) -> Map<String, Value> {
         let mut out = Map::new();
@@ -214,7 +214,7 @@ impl<T: serde::Serialize> Page<T> {
     }
 }
 
-/// What an id names.
+/// The kind of record that an id names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IdKind {
     /// A call.
@@ -223,70 +223,70 @@ pub enum IdKind {
     Receipt,
 }
 
-/// An id that was found by how it begins.
+/// An id found by its prefix.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FoundId {
-    /// What it names.
+    /// The kind of record.
     pub kind: IdKind,
     /// The whole id.
     pub id: String,
 }
 
-/// An event with its place in the store, for following.
+/// An event with its place in the store, for following the log.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PlacedEvent {
-    /// Grows with each event that the store takes.
+    /// The place; increases with each stored event.
     pub place: u64,
     /// The event.
     pub event: AuditEvent,
 }
 
-/// What verification looks at for one event: everything as it is stored.
+/// An event for verification, with all data as stored.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RawEntry {
-    /// The writer, by its row.
+    /// The writer in the row.
     pub writer: String,
-    /// The place in its log, by its row.
+    /// The place in its log, in the row.
     pub seq: u64,
-    /// The bytes that were hashed.
+    /// The hashed bytes.
     pub bytes: String,
-    /// What else the row says, in the order of [`EVENT_COLUMNS`]; empty where nothing does.
+    /// The other columns of the row, in the order of [`EVENT_COLUMNS`]; empty if there are none.
     pub columns: Vec<Option<String>>,
     /// The receipt that the event names.
     pub receipt: Option<RawRecord>,
-    /// The agent log that was written with it.
+    /// The agent log that was written with the event.
     pub log: Option<RawRecord>,
 }
 
-/// A record as it is stored.
+/// A record as stored.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RawRecord {
     /// Its canonical JSON.
     pub bytes: String,
-    /// What else its row says, in the order of [`RECEIPT_COLUMNS`] or [`LOG_COLUMNS`]; empty where
-    /// nothing does.
+    /// The other columns of its row, in the order of [`RECEIPT_COLUMNS`] or [`LOG_COLUMNS`]; empty
+    /// if there are none.
     pub columns: Vec<Option<String>>,
-    /// Of a receipt: the keys that the store lets it hold.
+    /// For a receipt: the keys that it holds in the store.
     pub keys: Vec<String>,
 }
 
-/// An approval as it is stored.
+/// An approval as stored.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RawApproval {
-    /// Its id, by its row.
+    /// The id in its row.
     pub id: String,
     /// Its JSON.
     pub bytes: String,
-    /// What else its row says, in the order of [`APPROVAL_COLUMNS`]; empty where nothing does.
+    /// The other columns of its row, in the order of [`APPROVAL_COLUMNS`]; empty if there are none.
     pub columns: Vec<Option<String>>,
-    /// The event that it says accounts for it.
+    /// The event that the approval names as its accounting event.
     pub event: Option<String>,
 }
 
-/// Members of an approval that rows are filtered by.
+/// The members of an approval that rows are filtered by.
 pub const APPROVAL_COLUMNS: [&str; 5] =
     ["toolId", "caller", "argsDigest", "contractDigest", "state"];
-/// Members of an event that rows are filtered by.
+/// The members of an event that rows are filtered by.
 pub const EVENT_COLUMNS: [&str; 9] = [
     "time",
     "toolName",
@@ -298,26 +298,27 @@ pub const EVENT_COLUMNS: [&str; 9] = [
     "hasLog",
     "isMilestone",
 ];
-/// What rows of receipts say beside them: in which table they are (`open`, `settled` or `pruned`),
-/// members, the fence of the claim, and when it was settled (empty where it cannot be pruned).
-/// Absent is what a store does not say.
+/// The columns of a receipt's row in addition to the record. They are its table (`open`, `settled`
+/// or `pruned`), members, the fence of the claim, and the settlement time. The settlement time is
+/// empty if the receipt cannot be pruned. A column that the store does not have is absent.
 pub const RECEIPT_COLUMNS: [&str; 7] =
     ["table", "receiptId", "toolId", "state", "writer", "fence", "settledAt"];
-/// Members of an agent log that rows are filtered by.
+/// The members of an agent log that rows are filtered by.
 pub const LOG_COLUMNS: [&str; 1] = ["timestamp"];
 
-/// What a page of a log carries.
+/// The content of a page of a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Include {
-    /// Events, and the records that they name.
+    /// Events and the records that they name.
     Records,
-    /// Events alone.
+    /// Only events.
     Events,
-    /// Only events about logs themselves: beginnings, ends, checkpoints, removals, restoring.
+    /// Only milestones, which are events about logs themselves: start, stop, checkpoint, removal,
+    /// restore.
     Milestones,
 }
 
-/// The kinds of events that [`Include::Milestones`] gives.
+/// The kinds of events that [`Include::Milestones`] selects.
 pub const MILESTONES: [AuditEventKind; 6] = [
     AuditEventKind::WriterStarted,
     AuditEventKind::WriterStopped,
@@ -327,47 +328,47 @@ pub const MILESTONES: [AuditEventKind; 6] = [
     AuditEventKind::StoreRestored,
 ];
 
-/// Queries over what a ledger has written.
+/// Queries over the records of a ledger.
 #[async_trait]
 pub trait LedgerReads: Send + Sync {
-    /// One receipt.
+    /// Returns one receipt.
     ///
     /// # Errors
     /// [`LedgerError::Unavailable`]; [`LedgerError::Damaged`] if its row cannot be read.
     async fn receipt(&self, receipt_id: &str) -> Result<Option<Receipt>, LedgerError>;
 
-    /// Receipts, newest first.
+    /// Returns receipts, newest first.
     ///
     /// # Errors
     /// [`LedgerError::Unavailable`].
     async fn receipts(&self, filter: ReceiptFilter) -> Result<Page<Receipt>, LedgerError>;
 
-    /// One agent log.
+    /// Returns one agent log.
     ///
     /// # Errors
     /// [`LedgerError::Unavailable`]; [`LedgerError::Damaged`] if its row cannot be read.
     async fn agent_log(&self, id: &str) -> Result<Option<AgentLog>, LedgerError>;
 
-    /// Agent logs, oldest first.
+    /// Returns agent logs, oldest first.
     ///
     /// # Errors
     /// [`LedgerError::Unavailable`].
     async fn agent_logs(&self, filter: LogFilter) -> Result<Page<AgentLog>, LedgerError>;
 
-    /// Events, oldest first.
+    /// Returns events, oldest first.
     ///
     /// # Errors
     /// [`LedgerError::Unavailable`].
     async fn events(&self, filter: EventFilter) -> Result<Page<PlacedEvent>, LedgerError>;
 
-    /// Ids of calls and receipts that begin so, at most so many.
+    /// Returns ids of calls and receipts with this prefix, at most `limit`.
     ///
     /// # Errors
     /// [`LedgerError::Unavailable`].
     async fn named(&self, prefix: &str, limit: usize) -> Result<Vec<FoundId>, LedgerError>;
 
-    /// Events as they are stored, writer by writer, in pages after a writer and place; an empty
-    /// page is the end.
+    /// Returns events as stored, ordered by writer, in pages after a writer and place. An empty
+    /// page marks the end.
     ///
     /// # Errors
     /// [`LedgerError::Unavailable`].
@@ -378,14 +379,15 @@ pub trait LedgerReads: Send + Sync {
         include: Include,
     ) -> Result<Vec<RawEntry>, LedgerError>;
 
-    /// The writers and the heads of their logs, as the store keeps them beside the events.
+    /// Returns the writers and the heads of their logs, which the store keeps separately from the
+    /// events.
     ///
     /// # Errors
     /// [`LedgerError::Unavailable`].
     async fn heads(&self) -> Result<Vec<WriterHead>, LedgerError>;
 
-    /// Subtrees of logs whose events are gone, writer by writer, in pages after a writer and place; an
-    /// empty page is the end.
+    /// Returns the subtrees of pruned events, ordered by writer, in pages after a writer and place.
+    /// An empty page marks the end.
     ///
     /// # Errors
     /// [`LedgerError::Unavailable`].
@@ -395,22 +397,20 @@ pub trait LedgerReads: Send + Sync {
         limit: usize,
     ) -> Result<Vec<(String, PrunedRange)>, LedgerError>;
 
-    /// The ids of the digest keys that the store knows; `None` where it keeps none.
+    /// Returns the ids of the digest keys that the store records; `None` if it records none.
     ///
     /// # Errors
     /// [`LedgerError::Unavailable`].
     async fn key_ids(&self) -> Result<Option<Vec<String>>, LedgerError>;
 
-    /// Records that no event accounts for, at most a hundred of each kind. Where there are no more
-    /// receipts and agent logs than those that are known to be accounted for, they are not looked
-    /// through.
+    /// Returns records that no event accounts for, at most 100 of each kind. Receipts and agent
+    /// logs are skipped if the store has no more of them than `known` states.
     ///
     /// # Errors
     /// [`LedgerError::Unavailable`].
     async fn unaccounted(&self, known: Accounted) -> Result<Unaccounted, LedgerError>;
 
-    /// What an index that serves searches says otherwise than the events; nothing where there is no
-    /// such index.
+    /// Returns the differences between the search index and the events; empty if there is no index.
     ///
     /// # Errors
     /// [`LedgerError::Unavailable`].
@@ -418,7 +418,7 @@ pub trait LedgerReads: Send + Sync {
         Ok(Vec::new())
     }
 
-    /// Approvals as they are stored, in pages after an id; an empty page is the end.
+    /// Returns approvals as stored, in pages after an id. An empty page marks the end.
     ///
     /// # Errors
     /// [`LedgerError::Unavailable`].
@@ -428,14 +428,14 @@ pub trait LedgerReads: Send + Sync {
         limit: usize,
     ) -> Result<Vec<RawApproval>, LedgerError>;
 
-    /// One asynchronous call, as it is stored.
+    /// Returns one asynchronous call as stored.
     ///
     /// # Errors
     /// [`LedgerError::Unavailable`].
     async fn queued(&self, caller: &str, call_id: &str) -> Result<Option<RawCall>, LedgerError>;
 
-    /// Asynchronous calls as they are stored, in pages after a caller and id; an empty page is the
-    /// end.
+    /// Returns asynchronous calls as stored, in pages after a caller and id. An empty page marks
+    /// the end.
     ///
     /// # Errors
     /// [`LedgerError::Unavailable`].
@@ -445,36 +445,36 @@ pub trait LedgerReads: Send + Sync {
         limit: usize,
     ) -> Result<Vec<RawCall>, LedgerError>;
 
-    /// Whether the store takes records at the moment.
+    /// Checks whether the store currently accepts records.
     ///
     /// # Errors
-    /// A [`LedgerError::Unavailable`] that says why not.
+    /// [`LedgerError::Unavailable`] with the reason.
     async fn healthy(&self) -> Result<(), LedgerError>;
 }
 
-/// What is known to be accounted for.
+/// The records that are known to be accounted for.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Accounted {
-    /// How many receipts.
+    /// The number of receipts.
     pub receipts: u64,
-    /// How many agent logs.
+    /// The number of agent logs.
     pub logs: u64,
-    /// Up to where an earlier version has removed the beginnings of logs, with the events of records
-    /// that are still there.
+    /// The place up to which an earlier version removed the beginning of a log, by writer. The
+    /// removed events may account for records that still exist.
     pub lacking: BTreeMap<String, u64>,
 }
 
 /// Records that no event accounts for.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Unaccounted {
-    /// Ids of agent logs.
+    /// The ids of agent logs.
     pub logs: Vec<String>,
-    /// Ids of receipts.
+    /// The ids of receipts.
     pub receipts: Vec<String>,
     /// Keys that no receipt holds.
     pub keys: Vec<String>,
-    /// Places that are listed as those of events about logs, where there is no event.
+    /// Places that are listed as milestones but contain no event.
     pub milestones: Vec<String>,
-    /// Rows that pages leave out, since they cannot be read.
+    /// Rows that pages omit because they cannot be read.
     pub damaged: Vec<DamagedRow>,
 }

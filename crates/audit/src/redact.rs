@@ -1,4 +1,4 @@
-//! Redaction of payloads before they are logged.
+//! Redacts payloads before they are logged.
 //!
 //! Path: 9. Doc: records.md#redaction
 
@@ -6,34 +6,34 @@ use serde_json::Value;
 use toolbooth_contracts::json::{JsonFault, JsonText, Rewrite, rewrite};
 use toolbooth_contracts::secret::{REDACTED, SecretShapes, names_a_secret};
 
-/// Longest safe sentence of an audit event, in bytes.
+/// Maximum length of a safe sentence in an audit event, in bytes.
 pub const SENTENCE_BYTES_MAX: usize = 512;
 
-/// What stands in place of a document that is not kept.
+/// The placeholder of a document that is not stored.
 pub const OMITTED: &str = "[omitted]";
 
-/// A document with secret-named fields and secret-shaped parts replaced by `[redacted]`.
+/// Returns a document with secret-named fields and secret-shaped parts replaced by `[redacted]`.
 #[must_use]
 pub fn document(document: &JsonText, shapes: &SecretShapes) -> JsonText {
     document.rewritten(&mut Logged(shapes)).unwrap_or_else(|| document.clone())
 }
 
-/// A document with secret-shaped parts of its texts replaced by `[redacted]`, whatever its fields are
-/// called; `None` where it has none.
+/// Returns a document with secret-shaped parts of its texts replaced by `[redacted]`, regardless of
+/// field names; `None` if there are none.
 #[must_use]
 pub fn texts(document: &JsonText, shapes: &SecretShapes) -> Option<JsonText> {
     document.rewritten(&mut Shown(shapes))
 }
 
-/// As [`document`], of a tree.
+/// Redacts a tree as [`document`] does.
 ///
 /// # Errors
-/// Where the tree holds what the gate refuses.
+/// If the tree contains a value that the gate rejects.
 pub fn tree(tree: &Value, shapes: &SecretShapes) -> Result<JsonText, JsonFault> {
     JsonText::of_rewritten(tree, &mut Logged(shapes))
 }
 
-/// What is changed in what is logged.
+/// The redaction rules for logged documents.
 struct Logged<'s>(&'s SecretShapes);
 
 impl Rewrite for Logged<'_> {
@@ -41,7 +41,8 @@ impl Rewrite for Logged<'_> {
         names_a_secret(name).then(|| REDACTED.to_owned())
     }
 
-    /// A text that is itself a JSON document, as tools often answer, is redacted by its names too.
+    /// Redacts a text. A text that is itself a JSON document, as tools often return, is also
+    /// redacted by member names.
     fn text(&mut self, text: &str) -> Option<String> {
         if text.trim_start().starts_with(['{', '['])
             && let Ok(Some(redacted)) = rewrite(text, self)
@@ -52,7 +53,7 @@ impl Rewrite for Logged<'_> {
     }
 }
 
-/// What is changed in what is shown.
+/// The redaction rules for displayed documents.
 struct Shown<'s>(&'s SecretShapes);
 
 impl Rewrite for Shown<'_> {
@@ -72,7 +73,7 @@ fn changed(shapes: &SecretShapes, text: &str) -> Option<String> {
     }
 }
 
-/// A sentence for an audit event: redacted, at most [`SENTENCE_BYTES_MAX`] bytes.
+/// Returns a sentence for an audit event, redacted and at most [`SENTENCE_BYTES_MAX`] bytes.
 #[must_use]
 pub fn sentence(text: &str, shapes: &SecretShapes) -> String {
     let mut out = shapes.redact(text).into_owned();

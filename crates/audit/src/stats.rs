@@ -1,4 +1,4 @@
-//! Counts and latencies of each tool, from the terminal events of its calls.
+//! Computes counts and latencies of each tool from the terminal events of its calls.
 //!
 //! Doc: records.md#reading
 
@@ -13,53 +13,53 @@ use crate::LedgerReads;
 use crate::ledger::LedgerError;
 use crate::reads::{DamagedRow, EventFilter, Page, PlacedEvent};
 
-/// Tools that are told one by one; calls of further ones are told together.
+/// Maximum number of tools reported individually; calls of further tools are reported together.
 const TOOLS_MAX: usize = 10_000;
-/// How much wider each class of durations is than the one before.
+/// The ratio of the bounds of consecutive duration classes.
 const WIDTH: f64 = 1.02;
-/// The narrowest class, in milliseconds.
+/// The upper bound of the first duration class, in milliseconds.
 const FIRST_MS: f64 = 0.001;
 
-/// What is known of one tool.
+/// The statistics of one tool.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ToolStats {
-    /// The tool; `(others)` where there are too many to tell one by one.
+    /// The tool; `(others)` for tools beyond the limit.
     pub tool_name: String,
-    /// Calls that ended.
+    /// The number of ended calls.
     pub calls: u64,
-    /// Of these, answered again.
+    /// Of these, replayed.
     pub replays: u64,
     /// Of these, failed or not configured.
     pub errors: u64,
     /// Of these, denied.
     pub denials: u64,
-    /// Median of their durations in milliseconds, to about two per cent.
+    /// The median duration in milliseconds, accurate to about two per cent.
     pub p50_ms: f64,
-    /// 95th percentile.
+    /// The 95th percentile.
     pub p95_ms: f64,
-    /// 99th percentile.
+    /// The 99th percentile.
     pub p99_ms: f64,
-    /// The longest.
+    /// The longest duration.
     pub max_ms: f64,
 }
 
 #[derive(Debug, Default)]
 struct Counts {
     stats: ToolStats,
-    /// Durations by class.
+    /// The number of calls by duration class.
     classes: BTreeMap<i32, u64>,
     timed: u64,
 }
 
-/// Counts events.
+/// Accumulates statistics from events.
 #[derive(Debug, Default)]
 pub struct Stats {
     tools: BTreeMap<String, Counts>,
 }
 
 impl Stats {
-    /// Counts an event, where it ends a call.
+    /// Counts an event if it ends a call.
     pub fn event(&mut self, event: &AuditEvent) {
         let body = &event.body;
         let (Some(tool), Some(status), Some(_)) = (&body.tool_name, body.status, &body.log_digest)
@@ -78,14 +78,14 @@ impl Stats {
         }
         if let Some(ms) = body.duration_ms.filter(|ms| ms.is_finite() && *ms >= 0.0) {
             let class = ((ms / FIRST_MS).max(1.0).ln() / WIDTH.ln()).ceil();
-            // A duration of a call is far below where this would not fit.
+            // Call durations are far below the values that would overflow `i32`.
             *counts.classes.entry(class as i32).or_default() += 1;
             counts.timed += 1;
             counts.stats.max_ms = counts.stats.max_ms.max(ms);
         }
     }
 
-    /// What was counted, by tool.
+    /// Returns the statistics by tool.
     #[must_use]
     pub fn finish(self) -> Vec<ToolStats> {
         self.tools
@@ -117,7 +117,7 @@ fn percentile(counts: &Counts, share: f64) -> f64 {
     0.0
 }
 
-/// Counts the calls of a store that ended within a time; gives also the events that cannot be read.
+/// Counts the calls of a store that ended within a time; also returns the unreadable events.
 ///
 /// # Errors
 /// [`LedgerError::Unavailable`].

@@ -1,4 +1,4 @@
-//! The rules of claims, against a plain model, and under many tasks with pauses and clock steps.
+//! Tests the rules of claims against a plain model, and with many tasks, pauses and clock steps.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 
 use proptest::prelude::*;
@@ -16,14 +16,14 @@ const MODES: [IdempotencyMode; 4] = [
     IdempotencyMode::Keyed,
 ];
 
-/// What a claim is in plain words: the simulation of its dispatches. It keeps no state but what was
-/// said, and works out every answer from that.
+/// The plain model of a claim: the simulation of its dispatches. It stores only the reported facts,
+/// and derives every answer from them.
 #[derive(Debug, Clone)]
 struct Simulation {
     mode: IdempotencyMode,
-    /// One for each dispatch: what was told of it, if anything.
+    /// One entry for each dispatch: its reported outcome, if any.
     dispatches: Vec<Option<(Effect, Option<ErrorCode>)>>,
-    /// How many times a person spoke.
+    /// The number of operator resolutions.
     words: u64,
     word: Option<bool>,
     lost: bool,
@@ -39,8 +39,8 @@ impl Simulation {
         self.dispatches.len() as u64 + self.words
     }
 
-    /// What is known of the whole: a dispatch that came after another says nothing of that one
-    /// by not having started.
+    /// Returns the known outcome of all dispatches. A later dispatch that did not start does not
+    /// reveal the effect of an earlier one.
     fn told(&self) -> Option<(Effect, Option<ErrorCode>)> {
         let last = self.dispatches.last().copied().flatten();
         last.map(|(effect, code)| match effect {
@@ -217,7 +217,7 @@ proptest! {
                     }
                 },
             }
-            // What is known stays as it is, and a fence never goes back.
+            // A known outcome does not change, and a fence never decreases.
             prop_assert!(claim.fence >= before.fence && claim.attempt >= before.attempt);
             if matches!(before.state, ClaimState::Succeeded | ClaimState::Failed) {
                 prop_assert_eq!(claim, before);
@@ -226,13 +226,13 @@ proptest! {
     }
 }
 
-/// A store in which many writers share one key; time is a number that tasks push forward.
+/// A store in which many writers share one key; time is a number that tasks increment.
 struct World {
     claim: Option<(ClaimSnapshot, usize)>,
-    /// When each writer last said that it lives.
+    /// The time of the last lease renewal of each writer.
     renewed: Vec<u64>,
     now: u64,
-    /// The keys' worth of effects: which fence did it.
+    /// The effects under the key: the fence of each.
     effects: Vec<u64>,
     answers: Vec<u64>,
     rerunnable: bool,
@@ -245,7 +245,7 @@ impl World {
         self.now.saturating_sub(self.renewed[writer]) >= LOST_AFTER
     }
 
-    /// One call's claim, in one transaction; gives the fence of a dispatch.
+    /// Makes the claim of one call in one transaction; returns the fence of a dispatch.
     fn claim(&mut self, writer: usize) -> Option<u64> {
         let rules = KeyRules { refuse_different_args: true, rerunnable: self.rerunnable };
         self.renewed[writer] = self.now;
@@ -294,8 +294,8 @@ impl World {
     }
 }
 
-/// Several writers call with one key; some sleep in mid-call, as a laptop does; a clock jumps; a
-/// sweeper marks what it takes for lost.
+/// Runs several writers that call with one key. Some sleep during a call, as a laptop does; a clock
+/// jumps; a sweeper marks claims that it considers lost.
 fn contended(rerunnable: bool) {
     const WRITERS: usize = 4;
     let world = Arc::new(Mutex::new(World {
@@ -316,7 +316,7 @@ fn contended(rerunnable: bool) {
                     continue;
                 };
                 if shuttle::rand::thread_rng().gen_bool(0.3) {
-                    // Asleep for ten minutes before the tool runs.
+                    // The writer sleeps for ten minutes before the tool runs.
                     world.lock().unwrap().now += 600;
                     shuttle::thread::yield_now();
                 }
@@ -327,13 +327,13 @@ fn contended(rerunnable: bool) {
                     shuttle::thread::yield_now();
                 }
                 match shuttle::rand::thread_rng().gen_range(0..4) {
-                    // Killed: nothing is ever told.
+                    // The writer is killed and never reports an outcome.
                     0 => return,
                     1 => drop(world.lock().unwrap().settle(fence, Effect::Unknown)),
                     _ => {
                         let mut world = world.lock().unwrap();
                         let taken = world.settle(fence, Effect::Completed);
-                        // Only whoever still holds the claim is believed.
+                        // Only the current holder of the claim can settle it.
                         let (snapshot, _) = world.claim.unwrap();
                         assert!(taken || snapshot.fence > fence);
                         if taken {
@@ -371,7 +371,7 @@ fn contended(rerunnable: bool) {
         assert!(world.effects.len() <= 1, "dispatched twice: {:?}", world.effects);
         assert_eq!(snapshot.attempt, 1);
     }
-    // Replays are of what was settled last, and only of what had an effect.
+    // Replays return only settled outcomes that had an effect.
     assert!(world.answers.iter().all(|fence| world.effects.contains(fence)));
 }
 

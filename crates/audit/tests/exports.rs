@@ -1,4 +1,5 @@
-//! An exported log: every byte flipped, every line removed, swapped, doubled, cut off.
+//! Tests that the verification of an export detects every flipped byte, and removed, swapped,
+//! doubled and truncated lines.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 
 use std::io::Cursor;
@@ -40,7 +41,7 @@ fn verified(bytes: &[u8]) -> VerifyReport {
     verify::export(|| Ok(Cursor::new(bytes.to_vec())), TrustAnchors::default()).unwrap()
 }
 
-/// The line that a byte is in.
+/// Returns the line of a byte.
 fn line_of(text: &str, at: usize) -> u64 {
     text.as_bytes()[..at].iter().filter(|byte| **byte == b'\n').count() as u64
 }
@@ -58,7 +59,7 @@ async fn every_flipped_byte_is_found_at_its_place() {
         let line = line_of(&text, at);
         assert!(!report.ok, "byte {at} of line {line}");
         if line + 1 < lines {
-            // Which of two neighbours was changed, their link alone does not tell.
+            // The link between two neighbours does not show which of them was changed.
             let near = report
                 .problems
                 .iter()
@@ -113,7 +114,7 @@ async fn a_log_that_was_rewritten_whole_is_found_by_its_checkpoint() {
         let event: AuditEvent = serde_json::from_str(line).ok()?;
         Some(event.body.facts?.get("note")?.as_str()?.to_owned())
     });
-    // The same calls under another clock: a sound log, but not the one that was signed.
+    // The same calls under another clock: a valid log, but not the signed one.
     let ledger = MemoryLedger::new("w", &[1; 32], &moment(7));
     for _ in 0..20 {
         let claimed = ledger.claim(request("x", IdempotencyMode::None, &[], "args")).await;

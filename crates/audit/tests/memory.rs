@@ -1,4 +1,4 @@
-//! The ledger in memory passes the suite.
+//! Tests that the ledger in memory passes the suite.
 
 use toolbooth_audit::conformance::{moment, suite};
 use toolbooth_audit::memory::MemoryLedger;

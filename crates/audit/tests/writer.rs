@@ -1,5 +1,5 @@
-//! The writer of a store, over a backend that does as it is told: refusals, conflicts, commits of
-//! unknown result, answers that do not wait.
+//! Tests the writer of a store over a scripted backend: rejections, conflicts, commits with an
+//! unknown outcome, early answers.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 
 use std::sync::{Arc, Mutex};
@@ -19,32 +19,32 @@ use toolbooth_contracts::Effect;
 use toolbooth_contracts::contract::IdempotencyMode;
 use toolbooth_contracts::event::{AuditEventKind, EventBody};
 
-/// What becomes of a commit.
+/// The scripted outcome of a commit.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Commit {
     Done,
     Outdated,
-    /// Nobody knows, and it has happened.
+    /// The outcome is unknown, and the commit succeeded.
     Happened,
-    /// Nobody knows, and it has not.
+    /// The outcome is unknown, and the commit failed.
     Lost,
 }
 
-/// What a store has.
+/// The state of the store.
 #[derive(Debug, Default)]
 struct Kept {
     end: Option<LogEnd>,
     receipts: Vec<Stored>,
-    /// The events of each commit that has happened.
+    /// The events of each successful commit.
     commits: Vec<Vec<AuditEventKind>>,
     script: Vec<Commit>,
-    /// Batches with an event of this tool are refused.
+    /// Batches with an event of this tool are rejected.
     poison: Option<String>,
 }
 
 struct Scripted {
     kept: Arc<Mutex<Kept>>,
-    /// A commit waits for one of these, where there is such a gate.
+    /// A commit waits for a message from this gate, if it is set.
     gate: Option<Receiver<()>>,
 }
 
@@ -125,7 +125,7 @@ fn note(tool: &str) -> Note {
     Note(vec![event])
 }
 
-/// Steps that are all handed over before the first commit is let through.
+/// Runs steps that are all submitted before the first commit completes.
 async fn together<S: Step>(
     steps: &WriterHandle,
     gate: &Sender<()>,
@@ -135,7 +135,7 @@ async fn together<S: Step>(
     for (place, step) in all.into_iter().enumerate() {
         let steps = steps.clone();
         asked.spawn(async move { (place, steps.run(step).await) });
-        // The first one is being committed meanwhile.
+        // The first step is being committed meanwhile.
         tokio::task::yield_now().await;
     }
     for _ in 0..100 {

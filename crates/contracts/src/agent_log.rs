@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::code::ErrorCode;
 use crate::json::JsonText;
 
-/// One call, as somebody who looks after an agent wants to read it.
+/// The log row of one call, for the operator of an agent.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schemars", derive(JsonSchema))]
 #[serde(rename_all = "camelCase")]
@@ -19,7 +19,7 @@ pub struct AgentLog {
     pub id: String,
     /// The tool id.
     pub tool_name: String,
-    /// What the agent calls itself.
+    /// The agent's claimed name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent_id: Option<String>,
     /// The agent's turn.
@@ -36,24 +36,24 @@ pub struct AgentLog {
     /// The receipt: this call's, or the one that was replayed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub receipt_id: Option<String>,
-    /// Who called.
+    /// The caller.
     pub caller: String,
     /// The arguments, redacted; absent where the tool is not logged in full.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub input: Option<JsonText>,
-    /// The answer, redacted; absent where the tool is not logged in full.
+    /// The result, redacted; absent where the tool is not logged in full.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<JsonText>,
     /// Milliseconds of the whole call.
     pub duration_ms: f64,
     /// Whether it did not succeed.
     pub is_error: bool,
-    /// Why it did not succeed.
+    /// The error code, if it did not succeed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error_code: Option<ErrorCode>,
-    /// Which dispatch of the claim this was; 0 where the tool was not dispatched.
+    /// The number of this dispatch of the claim; 0 if the tool was not dispatched.
     pub attempt: u32,
-    /// What the decision was made from.
+    /// The inputs of the decision.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decision_inputs: Option<Value>,
     /// When the call ended, RFC 3339 UTC.
@@ -63,7 +63,7 @@ pub struct AgentLog {
     pub internal: Option<String>,
 }
 
-/// How much of a call's payloads the agent log keeps.
+/// The form in which the agent log stores a call's payloads.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schemars", derive(JsonSchema))]
 #[serde(rename_all = "lowercase")]

@@ -1,4 +1,4 @@
-//! Approvals: a person's word on one call.
+//! Approvals: an operator's decision on one call.
 //!
 //! Doc: policy.md#approval
 
@@ -8,16 +8,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::receipt::AuditPlace;
 
-/// Where an approval stands.
+/// The state of an approval.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schemars", derive(JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ApprovalState {
-    /// Nobody has decided.
+    /// Not decided yet.
     Pending,
-    /// A person agreed; it can be spent once.
+    /// An operator granted it; it can be spent once.
     Granted,
-    /// A person did not agree.
+    /// An operator rejected it.
     Rejected,
     /// A call has spent it.
     Spent,
@@ -32,17 +32,17 @@ pub struct Approval {
     pub approval_id: String,
     /// The tool.
     pub tool_id: String,
-    /// Who asked.
+    /// The caller that requested it.
     pub caller: String,
-    /// Digest of the arguments it is about.
+    /// Digest of the arguments to which it applies.
     pub args_digest: String,
-    /// Digest of the contract it is about.
+    /// Digest of the contract to which it applies.
     pub contract_digest: String,
-    /// Where it stands.
+    /// The state.
     pub state: ApprovalState,
-    /// When it was asked, RFC 3339 UTC.
+    /// The time of the request, RFC 3339 UTC.
     pub requested_at: String,
-    /// The last audit event that accounts for it; absent in records of earlier versions.
+    /// The last audit event of this approval; absent in records of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub audit_seq: Option<AuditPlace>,
 }

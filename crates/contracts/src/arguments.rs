@@ -1,6 +1,6 @@
-//! The arguments of a call: the text as it came, and the tree that the gate made of it.
+//! The arguments of a call: the received text, and the tree that the gate built from it.
 //!
-//! They are parsed once. What was guarded is, by its type, what an executor gets.
+//! They are parsed once. By its type, an executor accepts only guarded arguments.
 //!
 //! Path: 4, 7. Doc: contract.md#json-safe
 
@@ -29,26 +29,26 @@ struct Parsed {
     line_breaks: bool,
 }
 
-/// Text that is no arguments.
+/// Text that is not valid as arguments.
 #[derive(Debug, Clone)]
 pub struct UnfitArguments {
-    /// The text as it came.
+    /// The received text.
     pub text: Box<RawValue>,
-    /// Why they are none.
+    /// The reason.
     pub reason: Unfit,
 }
 
-/// Why a text is no arguments.
+/// The reason why a text is not valid as arguments.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Unfit {
     /// It does not pass the gate.
     Json(JsonFault),
-    /// It is another value than an object.
+    /// It is a value other than an object.
     NoObject(Value),
 }
 
 impl Unfit {
-    /// The same as a finding for the agent; it names the place and no value.
+    /// Returns the reason as a finding for the agent; it contains the place and no value.
     #[must_use]
     pub fn to_error(&self) -> ArgumentError {
         match self {
@@ -63,7 +63,7 @@ fn hygiene(path: String, message: &str) -> ArgumentError {
 }
 
 impl Arguments {
-    /// Takes a text through the gate.
+    /// Parses a text through the gate.
     ///
     /// # Errors
     /// [`UnfitArguments`], with the text.
@@ -80,13 +80,14 @@ impl Arguments {
         Err(UnfitArguments { text, reason })
     }
 
-    /// The text as it came.
+    /// Returns the received text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         self.0.text.get()
     }
 
-    /// The text on one line: line breaks between tokens, the only ones that JSON can have, are blanks.
+    /// Returns the text on one line: line breaks are replaced by blanks. JSON can contain line breaks
+    /// only between tokens.
     #[must_use]
     pub fn on_one_line(&self) -> Cow<'_, str> {
         match self.0.line_breaks {
@@ -95,22 +96,22 @@ impl Arguments {
         }
     }
 
-    /// The tree, an object.
+    /// Returns the tree, an object.
     #[must_use]
     pub fn tree(&self) -> &Value {
         &self.0.tree
     }
 
-    /// Bytes of the text.
+    /// Returns the length of the text, in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.as_str().len()
     }
 
-    /// Takes a tree through the gate; its text is the one that is written of it.
+    /// Checks a tree by the gate; its text is the one that is written from it.
     ///
     /// # Errors
-    /// The tree, where it does not pass the gate or is no object.
+    /// The tree, where it does not pass the gate or is not an object.
     pub fn of(tree: Value) -> Result<Self, Value> {
         let text = JsonText::of(&tree).ok().filter(|_| tree.is_object());
         match text.and_then(|text| RawValue::from_string(text.to_string()).ok()) {
@@ -119,8 +120,8 @@ impl Arguments {
         }
     }
 
-    /// The arguments with what `change` makes of the tree; the same text where it changes nothing.
-    /// What does not pass the gate any more, or is no object, changes nothing either.
+    /// Returns the arguments with `change` applied to the tree; the same text if nothing changes. A
+    /// changed tree that does not pass the gate, or is not an object, is discarded.
     #[must_use]
     pub fn changed(self, change: impl FnOnce(&mut Value)) -> Self {
         let mut tree = self.tree().clone();
@@ -132,8 +133,8 @@ impl Arguments {
     }
 }
 
-/// Arguments that have passed the guard of a call (stage 4): what an executor gets, and what nobody
-/// can make in another way.
+/// Arguments that have passed the guard of a call (stage 4). An executor receives only these, and only
+/// the guard can create them.
 ///
 /// ```
 /// # use toolbooth_contracts::schema::CompiledSchema;
@@ -169,7 +170,7 @@ pub struct GuardedArguments(Arguments);
 
 #[cfg(feature = "schema")]
 impl GuardedArguments {
-    /// Judges arguments: by their keys, by `bytes_max`, and by the schema of the tool.
+    /// Checks arguments by their keys, by `bytes_max`, and by the schema of the tool.
     ///
     /// # Errors
     /// Everything that is wrong with them; at least one finding.
@@ -204,7 +205,7 @@ impl Deref for GuardedArguments {
 }
 
 impl Default for Arguments {
-    /// No arguments: `{}`.
+    /// Returns empty arguments: `{}`.
     fn default() -> Self {
         let text = RawValue::from_string("{}".to_owned());
         Self(Arc::new(Parsed {
@@ -215,7 +216,7 @@ impl Default for Arguments {
     }
 }
 
-/// From a text, for tests and programs that make calls themselves.
+/// Parses a text, for tests and programs that make calls themselves.
 impl std::str::FromStr for Arguments {
     type Err = JsonFault;
 

@@ -1,4 +1,4 @@
-//! A call as it comes from the wire, and as it is once somebody is known to have made it.
+//! A call: the request on the wire, and the call with its authenticated caller.
 //!
 //! Path: 1. Doc: call-path.md#the-request
 
@@ -10,8 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-/// What the wire can say of a call. It cannot say who calls: an unknown member such as `caller`
-/// is refused.
+/// A request on the wire. It cannot specify the caller: an unknown member such as `caller` is rejected.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "schemars", derive(JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -25,20 +24,20 @@ pub struct CallRequest {
         schemars(with = "Option<serde_json::Map<String, serde_json::Value>>")
     )]
     pub args: Option<Box<RawValue>>,
-    /// What the agent claims.
+    /// The context that the agent claims.
     #[serde(default)]
     pub context: CallContext,
 }
 
-/// What the agent claims of itself and of the call. Nothing here is believed.
+/// Claims of the agent about itself and the call. None of them is trusted.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schemars", derive(JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct CallContext {
-    /// The call's id; made when absent.
+    /// The call's id; generated when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call_id: Option<String>,
-    /// What the agent calls itself.
+    /// The agent's claimed name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent_id: Option<String>,
     /// The agent's turn.
@@ -58,7 +57,7 @@ pub struct CallContext {
     pub deadline_ms: Option<u64>,
 }
 
-/// Who calls, as an authenticator found out: `local`, `key:NAME` or `jwt:ISSUER#SUBJECT`.
+/// An authenticated caller: `local`, `key:NAME` or `jwt:ISSUER#SUBJECT`.
 ///
 /// It deliberately does not implement `Deserialize`: no wire type can carry it.
 ///
@@ -69,20 +68,21 @@ pub struct CallContext {
 pub struct Caller(Arc<str>);
 
 impl Caller {
-    /// Whoever has this machine's user account: command line, stdio, loopback without credentials.
+    /// Returns the caller with this machine's user account: command line, stdio, loopback without
+    /// credentials.
     #[must_use]
     pub fn local() -> Self {
         Self(Arc::from("local"))
     }
 
-    /// A caller that an authenticator has just proven. Only authenticators call this; the
-    /// boundary rules refuse it elsewhere.
+    /// Returns a caller that an authenticator has just proven. Only authenticators call this; the
+    /// boundary rules reject it elsewhere.
     #[must_use]
     pub fn authenticated(name: &str) -> Self {
         Self(Arc::from(name))
     }
 
-    /// The name under which records and configuration know the caller.
+    /// Returns the name of the caller in records and configuration.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.0
@@ -101,20 +101,20 @@ impl fmt::Display for Caller {
     }
 }
 
-/// The name by which a call wants its tool. What it stands for is looked up in the world that judges
-/// the call.
+/// The name by which a call selects its tool. It is resolved in the world that judges the call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ToolName {
     /// The tool's id.
     Id(String),
-    /// A name on the wire, such as a declaration has it; an id that is no such name stands for itself.
+    /// A name on the wire, as in a declaration. An id that is not such a name selects the tool with this
+    /// id.
     Wire(String),
-    /// The tool's id where there is one, else a name on the wire: in plans.
+    /// The tool's id if the tool exists, else a name on the wire; used in plans.
     IdOrWire(String),
 }
 
 impl ToolName {
-    /// The name as it came.
+    /// Returns the name as received.
     #[must_use]
     pub fn as_str(&self) -> &str {
         match self {
@@ -123,30 +123,30 @@ impl ToolName {
     }
 }
 
-/// A request together with who makes it: what the proxy takes.
+/// A request with its caller, as the proxy accepts it.
 #[derive(Debug, Clone)]
 pub struct ToolCall {
     /// The tool.
     pub tool: ToolName,
-    /// The arguments, as they came; absent = `{}`.
+    /// The arguments as received; absent = `{}`.
     pub args: Option<Box<RawValue>>,
-    /// What the agent claims.
+    /// The context that the agent claims.
     pub context: CallContext,
-    /// Who calls.
+    /// The caller.
     pub caller: Caller,
     /// The tool set of the door, by name; `None` = everything that the caller may see.
     pub toolset: Option<Arc<str>>,
 }
 
 impl ToolCall {
-    /// Joins what the wire said with what authentication found.
+    /// Creates a call from a request on the wire and its authenticated caller.
     #[must_use]
     pub fn new(request: CallRequest, caller: Caller) -> Self {
         let CallRequest { tool_id, args, context } = request;
         Self { tool: ToolName::Id(tool_id), args, context, caller, toolset: None }
     }
 
-    /// The same call through a door that shows one tool set only.
+    /// Returns the same call through a front door that shows only one tool set.
     #[must_use]
     pub fn within(self, toolset: Option<Arc<str>>) -> Self {
         Self { toolset, ..self }
@@ -154,7 +154,7 @@ impl ToolCall {
 }
 
 impl CallRequest {
-    /// A call of `tool_id` with arguments that are JSON text.
+    /// Creates a call of `tool_id` with arguments that are JSON text.
     ///
     /// # Errors
     /// Where `args` is not JSON.

@@ -1,15 +1,15 @@
-//! An error with everything that it comes from, in one sentence for operators.
+//! Formats an error and its causes in one sentence for operators.
 
 use std::error::Error;
 
-/// An error and its causes, from the outermost to the innermost.
+/// Returns an error and its causes, from the outermost to the innermost.
 pub fn causes<'e>(
     error: &'e (dyn Error + 'static),
 ) -> impl Iterator<Item = &'e (dyn Error + 'static)> {
     std::iter::successors(Some(error), |error: &&'e (dyn Error + 'static)| (*error).source())
 }
 
-/// The sentence of an error, followed by those of its causes that it does not contain already.
+/// Returns the sentence of an error, followed by those of its causes that it does not contain already.
 #[must_use]
 pub fn with_causes(error: &(dyn Error + 'static)) -> String {
     let mut whole = error.to_string();

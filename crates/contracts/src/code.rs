@@ -1,4 +1,5 @@
-//! The error codes of a call: status, effect, audit event and the safe sentence of each.
+//! Status, effect and error codes of a call. Each code has a status, an HTTP status, an audit event and
+//! a safe sentence.
 //!
 //! The list is append-only and pinned by a golden file.
 //!
@@ -19,16 +20,16 @@ use crate::event_kind::AuditEventKind as Event;
 pub enum Status {
     /// The tool ran and answered.
     Succeeded,
-    /// The call did not give a result.
+    /// The call did not return a result.
     Failed,
-    /// Something that the tool needs is not set up.
+    /// A setting or a target that the tool needs is not configured.
     NotConfigured,
-    /// The call may not be made.
+    /// The call is not allowed.
     Denied,
 }
 
 impl Status {
-    /// The status as it is written.
+    /// Returns the status as it is written.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -40,7 +41,7 @@ impl Status {
     }
 }
 
-/// What is known about a call's effect on the world.
+/// The known effect of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schemars", derive(JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -49,12 +50,12 @@ pub enum Effect {
     NotStarted,
     /// The tool ran to its end.
     Completed,
-    /// The tool was started, and nobody knows how far it came.
+    /// The tool was started, and its progress is unknown.
     Unknown,
 }
 
 impl Effect {
-    /// The effect as it is written.
+    /// Returns the effect as it is written.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -67,7 +68,7 @@ impl Effect {
 
 macro_rules! codes {
     ($($(#[doc = $doc:literal])+ $name:ident $code:literal $status:ident $http:literal $event:expr, $safe:literal;)+) => {
-        /// Why a call did not succeed; stable, in kebab-case.
+        /// The reason why a call did not succeed; stable, in kebab-case.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
         #[cfg_attr(feature = "schemars", derive(JsonSchema))]
         #[serde(rename_all = "kebab-case")]
@@ -80,32 +81,32 @@ macro_rules! codes {
             /// All codes, in the order of the reference.
             pub const ALL: &[Self] = &[$(Self::$name,)+];
 
-            /// The code as it is written.
+            /// Returns the code as it is written.
             #[must_use]
             pub fn as_str(self) -> &'static str {
                 match self { $(Self::$name => $code,)+ }
             }
 
-            /// The status of a call that ends with this code.
+            /// Returns the status of a call that ends with this code.
             #[must_use]
             pub fn status(self) -> Status {
                 match self { $(Self::$name => Status::$status,)+ }
             }
 
-            /// The HTTP status of an answer with this code (RFC 9110; 499 = the client closed the
-            /// request).
+            /// Returns the HTTP status of a response with this code (RFC 9110; 499 = the client closed
+            /// the request).
             #[must_use]
             pub fn http_status(self) -> u16 {
                 match self { $(Self::$name => $http,)+ }
             }
 
-            /// The terminal audit event that this code writes, if it writes one.
+            /// Returns the terminal audit event that this code writes, if it writes one.
             #[must_use]
             pub fn event(self) -> Option<Event> {
                 match self { $(Self::$name => $event,)+ }
             }
 
-            /// The sentence that an agent may see.
+            /// Returns the sentence that an agent may see.
             #[must_use]
             pub fn safe_sentence(self) -> &'static str {
                 match self { $(Self::$name => $safe,)+ }
@@ -119,9 +120,9 @@ codes! {
     ToolsDisabled "tools-disabled" Denied 403 Some(Event::PolicyDenied), "tool calls are switched off";
     /// Not in the registry, or hidden from this caller.
     UnregisteredTool "unregistered-tool" Denied 404 Some(Event::UnknownTool), "ACCESS_DENIED: no such tool is available to you";
-    /// A rule of the policy denies.
+    /// A rule of the policy denies the call.
     PolicyDenied "policy-denied" Denied 403 Some(Event::PolicyDenied), "the policy denies this call";
-    /// The tool no longer matches what was approved.
+    /// The tool no longer matches its approved version.
     QuarantinedTool "quarantined-tool" Denied 403 Some(Event::PolicyDenied), "the tool is quarantined until an operator has reviewed it";
     /// An operator paused the tool, its server or the caller.
     Paused "paused" Denied 403 Some(Event::PolicyDenied), "an operator has paused this";
@@ -131,17 +132,17 @@ codes! {
     BudgetExceeded "budget-exceeded" Denied 429 Some(Event::QuotaDenied), "the budget for calls is used up";
     /// Too many calls of the tool at once.
     TooManyInFlight "too-many-in-flight" Denied 429 Some(Event::QuotaDenied), "too many calls of this tool run at the moment, try again later";
-    /// The gateway has no slot.
+    /// The gateway has no free slot.
     Overloaded "overloaded" Denied 503 Some(Event::QuotaDenied), "the gateway is busy, try again later";
-    /// A person has to agree first.
+    /// An operator must approve the call first.
     ApprovalRequired "approval-required" Denied 403 Some(Event::ApprovalRequired), "a person has to approve this call first";
-    /// A person did not agree.
+    /// An operator rejected the approval.
     ApprovalRejected "approval-rejected" Denied 403 Some(Event::ApprovalRejected), "the approval of this call was refused";
     /// The arguments do not fit the tool's input schema.
     InvalidArgs "invalid-args" Failed 400 Some(Event::ToolArgValidationFailure), "the arguments do not fit the tool's input schema";
     /// A keyed tool was called without its key.
     MissingIdempotencyKey "missing-idempotency-key" Failed 400 Some(Event::ToolArgValidationFailure), "the argument that is this tool's idempotency key is missing";
-    /// The same key with other arguments.
+    /// The key was used before with other arguments.
     IdempotencyConflict "idempotency-conflict" Failed 422 Some(Event::ToolArgValidationFailure), "this key was used before with other arguments";
     /// The first call with this key still runs.
     CallInFlight "call-in-flight" Failed 409 Some(Event::ToolCallInFlight), "the first call with this key still runs";
@@ -149,17 +150,17 @@ codes! {
     CallInDoubt "call-in-doubt" Failed 409 Some(Event::ToolCallInDoubt), "the outcome of the first call with this key is unknown, it is not run again";
     /// The plan cannot be run as it is.
     InvalidPlan "invalid-plan" Failed 400 None, "the plan is not valid";
-    /// No such server, endpoint or runtime.
+    /// The server, endpoint or runtime is not configured.
     UnknownAdapter "unknown-adapter" NotConfigured 501 Some(Event::ToolNotConfigured), "the tool's target is not configured";
     /// A setting is missing.
     NotConfigured "not-configured" NotConfigured 501 Some(Event::ToolNotConfigured), "the tool is not configured";
-    /// The store cannot take the claim; the tool is not run.
+    /// The store cannot record the claim; the tool is not run.
     RecordUnavailable "record-unavailable" Failed 503 None, "the call cannot be recorded, so it was not made";
     /// A primitive that the sandbox profile requires is missing.
     SandboxUnavailable "sandbox-unavailable" Failed 502 Some(Event::ToolExecutionError), "the sandbox that this tool requires is not available";
-    /// The sandbox refused something.
+    /// The sandbox denied an action of the tool.
     SandboxDenied "sandbox-denied" Failed 502 Some(Event::ToolExecutionError), "the sandbox refused the tool";
-    /// The tool itself answered an error.
+    /// The tool itself returned an error.
     ToolError "tool-error" Failed 502 Some(Event::ToolExecutionError), "the tool answered with an error";
     /// The tool's process, connection or server failed.
     AdapterFailed "adapter-failed" Failed 502 Some(Event::ToolExecutionError), "the tool failed to run";
@@ -167,11 +168,11 @@ codes! {
     Timeout "timeout" Failed 504 Some(Event::ToolExecutionTimeout), "the tool did not answer in time";
     /// The call was cancelled.
     Cancelled "cancelled" Failed 499 Some(Event::ToolExecutionCancelled), "the call was cancelled";
-    /// The tool gave no result.
+    /// The tool returned no result.
     MissingToolResult "missing-tool-result" Failed 502 Some(Event::ToolExecutionError), "the tool gave no result";
-    /// The result is not of the form it must have.
+    /// The result does not have the required form.
     InvalidToolResult "invalid-tool-result" Failed 502 Some(Event::ToolExecutionError), "the tool's result is not valid";
-    /// The result is another tool's.
+    /// The result belongs to another tool.
     ToolIdMismatch "tool-id-mismatch" Failed 502 Some(Event::ToolExecutionError), "the result belongs to another tool";
     /// The result is over the size limit.
     ResultTooLarge "result-too-large" Failed 502 Some(Event::ToolExecutionError), "the tool's result is too large";
@@ -180,7 +181,7 @@ codes! {
 }
 
 impl ErrorCode {
-    /// The code that is written as `text`.
+    /// Returns the code that is written as `text`.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|code| code.as_str() == text)

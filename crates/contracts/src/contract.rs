@@ -1,6 +1,6 @@
-//! The tool contract: everything that must be known to let one tool be called.
+//! The tool contract: all information that is needed to call one tool.
 //!
-//! The types say what a contract holds; whether an entry *is* a contract decides the guard.
+//! The types specify the content of a contract; the guard decides whether an entry is a contract.
 //!
 //! Doc: contract.md#fields
 
@@ -14,13 +14,12 @@ use crate::sandbox::SandboxProfile;
 
 /// Default wall time of a tool, in milliseconds.
 pub const TIMEOUT_MS_DEFAULT: u64 = 30_000;
-/// The runtime id under which tools that are compiled in are reached.
+/// The runtime id of tools that are compiled in.
 pub const BUILTIN_RUNTIME: &str = "builtin";
 /// The runtime id of the handler that owns the domain of a tool.
 pub const HANDLERS_RUNTIME: &str = "handlers";
 
-/// The runtime id of the gateway's own tools, and the name of the server that its own resources
-/// are of.
+/// The runtime id of the gateway's own tools, and the server name of its own resources.
 pub const GATEWAY_RUNTIME: &str = "gateway";
 
 /// One entry of the registry, in canonical form.
@@ -30,43 +29,43 @@ pub const GATEWAY_RUNTIME: &str = "gateway";
 pub struct ToolContract {
     /// Stable id.
     pub tool_id: ToolId,
-    /// A short name for people.
+    /// A short display name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
-    /// What the tool does, for people and models.
+    /// The description of the tool, for users and models.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
     /// The kind of work.
     pub category: Category,
     /// JSON Schema of the arguments; root `type: object`.
     pub input_schema: Value,
-    /// JSON Schema of `structuredContent`; `{}` = anything.
+    /// JSON Schema of `structuredContent`; `{}` = any value.
     pub output_schema: Value,
-    /// What the tool can take; describes and filters.
+    /// The capabilities of the tool, for description and filtering.
     pub capabilities: Capabilities,
-    /// Where the tool is.
+    /// The target of the tool.
     pub execution: Execution,
-    /// Limits and trust, by the operator.
+    /// Limits and trust, set by the operator.
     pub policy: ContractPolicy,
-    /// What a caller must be granted, each `verb:resource`.
+    /// Permissions that a caller must have, each `verb:resource`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub permissions: Vec<String>,
-    /// What a second call does.
+    /// The behaviour of a second call.
     #[serde(default)]
     pub idempotency: Idempotency,
-    /// Dotted paths, starting at `result`, that the receipt keeps.
+    /// Dotted paths, starting at `result`, of the values that the receipt stores.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub receipt_fields: Vec<String>,
-    /// How the tool must be contained.
+    /// The sandbox profile of the tool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<SandboxProfile>,
-    /// The tool's own hints; shown, never loosening anything.
+    /// The tool's own hints; they are listed, and never relax a rule.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub annotations: Option<Map<String, Value>>,
-    /// What else the tool's source lists for clients, such as `icons` and `_meta`.
+    /// Other members that the tool's source lists for clients, such as `icons` and `_meta`.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub shown: Map<String, Value>,
-    /// Keys that this version does not know, kept as they came.
+    /// Keys that this version does not know, stored unchanged.
     #[serde(flatten)]
     pub extra: Map<String, Value>,
 }
@@ -94,7 +93,7 @@ impl Category {
     /// All categories, as they are written.
     pub const NAMES: [&str; 6] = ["llm", "tts", "renderer", "transformer", "validator", "function"];
 
-    /// The category as it is written.
+    /// Returns the category as it is written.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -108,7 +107,7 @@ impl Category {
     }
 }
 
-/// What a tool can take. Only `maxAssetBytes` is enforced, on arguments and results.
+/// The capabilities of a tool. Only `maxAssetBytes` is enforced, on arguments and results.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schemars", derive(JsonSchema))]
 #[serde(rename_all = "camelCase")]
@@ -119,25 +118,25 @@ pub struct Capabilities {
     /// Media types.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub media_types: Option<Vec<String>>,
-    /// Most tokens it reads.
+    /// Maximum number of tokens that it reads.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schemars", schemars(with = "Option<f64>"))]
     pub max_input_tokens: Option<Number>,
-    /// Most tokens it writes.
+    /// Maximum number of tokens that it writes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schemars", schemars(with = "Option<f64>"))]
     pub max_output_tokens: Option<Number>,
-    /// Most bytes of arguments, and of a result.
+    /// Maximum size of the arguments, and of a result, in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schemars", schemars(with = "Option<f64>"))]
     pub max_asset_bytes: Option<Number>,
-    /// Further keys, kept as they came.
+    /// Further keys, stored unchanged.
     #[serde(flatten)]
     pub extra: Map<String, Value>,
 }
 
 impl Capabilities {
-    /// `maxAssetBytes` in whole bytes.
+    /// Returns `maxAssetBytes` in whole bytes.
     #[must_use]
     pub fn asset_bytes_max(&self) -> Option<usize> {
         let number = self.max_asset_bytes.as_ref()?;
@@ -149,7 +148,7 @@ impl Capabilities {
     }
 }
 
-/// Where a tool is. Several targets are a priority (local, MCP, endpoint), never a failover.
+/// The target of a tool. Several targets are a priority (local, MCP, endpoint), never a failover.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schemars", derive(JsonSchema))]
 #[serde(rename_all = "camelCase")]
@@ -163,15 +162,15 @@ pub struct Execution {
     /// A configured HTTP endpoint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub endpoint_ref: Option<String>,
-    /// The tool's name over there, when it is not the tool id.
+    /// The tool's name at the target, if it is not the tool id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<String>,
-    /// Further keys, kept as they came.
+    /// Further keys, stored unchanged.
     #[serde(flatten)]
     pub extra: Map<String, Value>,
 }
 
-/// Which adapter reaches a tool.
+/// The adapter that serves a tool.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum AdapterId {
     /// A runtime on this machine.
@@ -193,7 +192,7 @@ impl std::fmt::Display for AdapterId {
 }
 
 impl Execution {
-    /// The adapter that serves the tool: local before MCP before endpoint.
+    /// Returns the adapter that serves the tool: local before MCP before endpoint.
     #[must_use]
     pub fn adapter(&self) -> Option<AdapterId> {
         if let Some(id) = &self.local_runtime_id {
@@ -206,7 +205,7 @@ impl Execution {
     }
 }
 
-/// Limits and trust that an operator wrote.
+/// Limits and trust that an operator sets.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schemars", derive(JsonSchema))]
 #[serde(rename_all = "camelCase")]
@@ -219,63 +218,63 @@ pub struct ContractPolicy {
     /// Calls per minute of one caller; 0 = every call refused, absent = no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate_limit_per_min: Option<u64>,
-    /// A word for reports.
+    /// A label for reports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost_tier: Option<String>,
     /// Units that one call takes from a budget.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schemars", schemars(with = "Option<f64>"))]
     pub cost_units: Option<Number>,
-    /// Most calls at once.
+    /// Maximum number of concurrent calls.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schemars", schemars(range(min = 1)))]
     pub max_concurrency: Option<u64>,
-    /// Whether a person must agree to each call.
+    /// Whether an operator must approve each call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approval: Option<ApprovalSetting>,
-    /// The operator's word that the tool changes nothing.
+    /// The operator's statement that the tool changes nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub read_only: Option<bool>,
-    /// Further keys, kept as they came.
+    /// Further keys, stored unchanged.
     #[serde(flatten)]
     pub extra: Map<String, Value>,
 }
 
-/// Whether a person must agree to each call.
+/// Whether an operator must approve each call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schemars", derive(JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum ApprovalSetting {
-    /// No approval is asked.
+    /// The contract requires no approval.
     Never,
     /// Each call needs one.
     Always,
 }
 
-/// What a second call with the same key does.
+/// The behaviour of a second call with the same key.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schemars", derive(JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Idempotency {
-    /// The mode; `on-key` where nothing is said.
+    /// The mode; `on-key` if it is not specified.
     #[serde(default)]
     pub mode: IdempotencyMode,
     /// The argument that is the key of a `keyed` tool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key_field: Option<String>,
-    /// Whether a `keyed` key counts for all callers or for one.
+    /// Whether a `keyed` key applies to all callers or to one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key_scope: Option<KeyScope>,
-    /// What a `keyed` call with other arguments gets.
+    /// The response to a `keyed` call with other arguments.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_different_args: Option<OnDifferentArgs>,
-    /// Whether the target honours a key that travels with the call.
+    /// Whether the target honours an idempotency key that is sent with the call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub accepts_idempotency_key: Option<bool>,
-    /// What is known of the effect where a signal ended the tool's process.
+    /// The known effect if a signal ended the tool's process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_signal: Option<OnSignal>,
-    /// Further keys, kept as they came.
+    /// Further keys, stored unchanged.
     #[serde(flatten)]
     pub extra: Map<String, Value>,
 }
@@ -287,10 +286,10 @@ pub struct Idempotency {
 pub enum IdempotencyMode {
     /// Every call runs.
     None,
-    /// A call with an explicit key that was seen gets the first outcome.
+    /// A call with an explicit key that was used before returns the first outcome.
     #[default]
     OnKey,
-    /// As `on-key`, by call id too; may be run again after a crash.
+    /// As `on-key`, also by call id; the call may be run again after a crash.
     SafeRetry,
     /// An argument is the key.
     Keyed,
@@ -300,7 +299,7 @@ impl IdempotencyMode {
     /// All modes, as they are written.
     pub const NAMES: [&str; 4] = ["none", "on-key", "safe-retry", "keyed"];
 
-    /// The mode as it is written.
+    /// Returns the mode as it is written.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -312,19 +311,19 @@ impl IdempotencyMode {
     }
 }
 
-/// For whom a key counts.
+/// The callers to which a key applies.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schemars", derive(JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum KeyScope {
-    /// For all callers of the tool.
+    /// All callers of the tool.
     #[default]
     Tool,
-    /// For one caller.
+    /// One caller.
     Caller,
 }
 
-/// What a `keyed` call with other arguments gets.
+/// The response to a `keyed` call with other arguments.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schemars", derive(JsonSchema))]
 #[serde(rename_all = "lowercase")]
@@ -336,15 +335,15 @@ pub enum OnDifferentArgs {
     Refuse,
 }
 
-/// What is known of the effect where a signal ended the tool's process.
+/// The known effect if a signal ended the tool's process.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schemars", derive(JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum OnSignal {
-    /// Nothing: the effect is `unknown`, and a key is held in doubt.
+    /// The effect is `unknown`, and a key is held in doubt.
     #[default]
     Unknown,
-    /// The operator's word that the tool has no effect then: the signal is its error, and a natural
-    /// key is free.
+    /// The operator states that the tool has no effect then. The signal is the tool's error, and a
+    /// natural key is free.
     Failed,
 }

@@ -1,7 +1,7 @@
-//! What a running tool and its caller say to each other: progress, log, questions, cancellation.
+//! The conversation of a running tool with its caller: progress, log, questions, cancellation.
 //!
-//! A struct of bounded channels that needs no particular async runtime. It decides nothing and
-//! keeps nothing.
+//! It is a struct of bounded channels that needs no particular async runtime. It makes no decisions and
+//! stores no records.
 //!
 //! Path: 7. Doc: execution.md#conversation
 
@@ -12,16 +12,16 @@ use async_channel::{Receiver, Sender, TrySendError};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// Messages of one kind that may wait. A further one takes the place of the oldest, so that what
-/// arrives is in order and the last is never lost.
+/// Maximum number of waiting messages of one kind. A further message replaces the oldest, so that
+/// messages arrive in order and the last is never lost.
 pub const CONVERSATION_CAPACITY: usize = 64;
 
-/// How far a tool has come.
+/// The progress of a tool.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Progress {
-    /// Done so far.
+    /// The work done so far.
     pub progress: f64,
-    /// All there is to do, where it is known.
+    /// The total work, if it is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub total: Option<f64>,
     /// A sentence.
@@ -29,7 +29,7 @@ pub struct Progress {
     pub message: Option<String>,
 }
 
-/// How severe a log line is (RFC 5424), from the least severe on.
+/// The severity of a log line (RFC 5424), from the least severe on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogLevel {
@@ -37,7 +37,7 @@ pub enum LogLevel {
     Debug,
     /// Normal work.
     Info,
-    /// Normal, and worth knowing.
+    /// Normal, but significant.
     Notice,
     /// Something may be wrong.
     Warning,
@@ -45,14 +45,14 @@ pub enum LogLevel {
     Error,
     /// A part does not work.
     Critical,
-    /// Somebody has to act at once.
+    /// An operator must act at once.
     Alert,
     /// Nothing works.
     Emergency,
 }
 
 impl LogLevel {
-    /// The level as it is written.
+    /// Returns the level as it is written.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -67,7 +67,7 @@ impl LogLevel {
         }
     }
 
-    /// The level of a word; `None` where it is none.
+    /// Returns the level of a word; `None` if it is not a level.
     #[must_use]
     pub fn parse(word: &str) -> Option<Self> {
         [
@@ -88,11 +88,11 @@ impl LogLevel {
 /// A line that a tool logs for its caller.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LogLine {
-    /// How severe it is.
+    /// The severity.
     pub level: LogLevel,
-    /// Which part of the tool logs, where it says so.
+    /// The part of the tool that logs, if the tool specifies it.
     pub logger: Option<String>,
-    /// What it says.
+    /// The logged data.
     pub data: Value,
 }
 
@@ -105,26 +105,26 @@ pub struct Question {
 }
 
 impl Question {
-    /// Answers; an answer that nobody waits for any more is dropped.
+    /// Answers the question; an answer that is no longer awaited is dropped.
     pub fn answer(self, answer: Value) {
         let _ = self.reply.try_send(answer);
     }
 }
 
-/// The tool's side.
+/// The tool's side of a conversation.
 #[derive(Debug, Clone)]
 pub struct Conversation {
-    /// `None` where nobody listens.
+    /// `None` if there is no listener.
     progress: Option<Mailbox<Progress>>,
     log: Option<Mailbox<LogLine>>,
     log_level: Option<LogLevel>,
     ask: Option<Sender<Question>>,
-    /// Rung with each progress, where somebody between caller and tool wants to know.
+    /// Signalled at each progress, for an intermediary between caller and tool.
     came_on: Option<Sender<()>>,
     cancelled: Cancelled,
 }
 
-/// Messages that wait for their reader; it takes no room before there are any.
+/// Messages that wait for their reader; an empty mailbox uses no space for messages.
 #[derive(Debug)]
 struct Mailbox<T> {
     sender: Sender<T>,
@@ -143,7 +143,7 @@ impl<T> Mailbox<T> {
         Self { sender, receiver }
     }
 
-    /// Adds a message. Where too many wait, the oldest gives way.
+    /// Adds a message. If too many wait, the oldest is dropped.
     fn put(&self, message: T) {
         while self.sender.len() >= CONVERSATION_CAPACITY {
             if self.receiver.try_recv().is_err() {
@@ -154,7 +154,7 @@ impl<T> Mailbox<T> {
     }
 }
 
-/// The caller's side.
+/// The caller's side of a conversation.
 #[derive(Debug)]
 pub struct Counterpart {
     /// Progress of the tool.
@@ -167,16 +167,16 @@ pub struct Counterpart {
     pub cancel: CancelHandle,
 }
 
-/// Tells a tool to stop. Dropping it says nothing.
+/// A handle that tells a tool to stop. Dropping it does not cancel the tool.
 #[derive(Debug, Clone)]
 pub struct CancelHandle {
     channel: Sender<std::convert::Infallible>,
-    /// Set before the channel closes: a handle that was merely dropped is no cancel.
+    /// Set before the channel closes, because a dropped handle also closes it and is not a cancel.
     told: Arc<AtomicBool>,
 }
 
 impl CancelHandle {
-    /// Tells the tool to stop; it is given a grace to do so.
+    /// Tells the tool to stop; the tool has a grace period to do so.
     pub fn cancel(&self) {
         self.told.store(true, Ordering::SeqCst);
         self.channel.close();
@@ -196,19 +196,19 @@ struct Cancelled {
     told: Arc<AtomicBool>,
 }
 
-/// Why a question got no answer.
+/// The reason why a question has no answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum AskError {
     /// The caller cannot be asked.
     #[error("the caller cannot be asked")]
     NotPossible,
-    /// The caller went away.
+    /// The caller disconnected.
     #[error("the caller went away")]
     Gone,
 }
 
 impl Conversation {
-    /// Both sides; `can_ask` says whether the caller answers questions.
+    /// Returns both sides; `can_ask` states whether the caller answers questions.
     #[must_use]
     pub fn pair(can_ask: bool) -> (Self, Counterpart) {
         let (progress, log) = (Mailbox::new(), Mailbox::new());
@@ -220,8 +220,8 @@ impl Conversation {
         (tool, Counterpart { progress: heard.0, log: heard.1, questions, cancel })
     }
 
-    /// A conversation with nobody: progress and log are dropped, and it can be cancelled only by
-    /// the handle that comes with it.
+    /// Returns a conversation without a caller. Progress and log are dropped, and only the returned
+    /// handle can cancel it.
     #[must_use]
     pub fn detached() -> (Self, CancelHandle) {
         let (cancel, cancelled) = CancelHandle::pair();
@@ -229,29 +229,29 @@ impl Conversation {
         (Self { progress, log, log_level: None, ask, came_on: None, cancelled }, cancel)
     }
 
-    /// The same conversation, whose caller wants log lines from `level` on; `None` = none at all,
-    /// as a new conversation has it.
+    /// Returns the same conversation with log lines from `level` on. `None` = no log lines, as in a new
+    /// conversation.
     #[must_use]
     pub fn with_log_level(self, level: Option<LogLevel>) -> Self {
         Self { log_level: level, ..self }
     }
 
-    /// The least severe log lines that the caller wants; `None` = it wants none.
+    /// Returns the level of the least severe log lines that the caller requests; `None` = no log lines.
     #[must_use]
     pub fn log_level(&self) -> Option<LogLevel> {
         self.log_level
     }
 
-    /// The same conversation with a cancellation of its own, for whoever stands between a caller
-    /// and a tool.
+    /// Returns the same conversation with its own cancellation, for an intermediary between caller and
+    /// tool.
     #[must_use]
     pub fn with_own_cancel(&self) -> (Self, CancelHandle) {
         let (cancel, cancelled) = CancelHandle::pair();
         (Self { cancelled, ..self.clone() }, cancel)
     }
 
-    /// The same conversation, whose questions go to whoever stands between a caller and a tool;
-    /// `None` where the caller cannot be asked.
+    /// Returns the same conversation with its own receiver of questions, for an intermediary between
+    /// caller and tool. The receiver is `None` if the caller cannot be asked.
     #[must_use]
     pub fn with_own_questions(self) -> (Self, Option<Receiver<Question>>) {
         if self.ask.is_none() {
@@ -261,15 +261,15 @@ impl Conversation {
         (Self { ask: Some(ask), ..self }, Some(questions))
     }
 
-    /// The same conversation, and a signal that is there whenever the tool has told its progress
-    /// since it was last taken. The progress itself still goes to the caller.
+    /// Returns the same conversation and a signal. The signal is set if the tool has reported progress
+    /// since the signal was last received. The progress itself is still sent to the caller.
     #[must_use]
     pub fn with_progress_signal(self) -> (Self, Receiver<()>) {
         let (came_on, signal) = async_channel::bounded(1);
         (Self { came_on: Some(came_on), ..self }, signal)
     }
 
-    /// Says how far the tool has come. Where too many wait, the oldest is dropped.
+    /// Reports the progress of the tool. If too many messages wait, the oldest is dropped.
     pub fn progress(&self, progress: Progress) {
         if let Some(mailbox) = &self.progress {
             mailbox.put(progress);
@@ -279,8 +279,8 @@ impl Conversation {
         }
     }
 
-    /// Logs a line for the caller; dropped where the caller does not want it. Where too many wait,
-    /// the oldest is dropped.
+    /// Logs a line for the caller; a line that the caller did not request is dropped. If too many lines
+    /// wait, the oldest is dropped.
     pub fn log(&self, line: LogLine) {
         if let Some(mailbox) = &self.log
             && self.log_level.is_some_and(|wanted| line.level >= wanted)
@@ -303,10 +303,9 @@ impl Conversation {
         }
     }
 
-    /// Resolves when the caller wants the tool to stop. Cancel-safe.
+    /// Resolves when the caller cancels the tool. Cancel-safe.
     pub async fn cancelled(&self) {
-        // The channel carries nothing; it only ever closes. A handle that was merely dropped
-        // must not look like a cancel.
+        // The channel carries no messages; it only closes. A dropped handle must not look like a cancel.
         match self.cancelled.closed.recv().await {
             Ok(never) => match never {},
             Err(_) if self.is_cancelled() => (),
@@ -314,7 +313,7 @@ impl Conversation {
         }
     }
 
-    /// Whether the caller wants the tool to stop.
+    /// Whether the caller has cancelled the tool.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         self.cancelled.told.load(Ordering::SeqCst)

@@ -1,4 +1,4 @@
-//! Coverage: for every registered tool, whether it can really run, and why not.
+//! Coverage: whether each registered tool can run, with the reason if it cannot.
 //!
 //! Doc: registry.md#coverage
 
@@ -6,23 +6,23 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Whether a tool can really run.
+/// Whether a tool can run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schemars", derive(JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum CoverageState {
-    /// Its target is configured and there.
+    /// Its target is configured and available.
     Real,
     /// A setting is missing.
     NotConfigured,
-    /// It no longer matches what was approved.
+    /// It no longer matches its approved version.
     Quarantined,
-    /// Its source does not answer.
+    /// Its source does not respond.
     Unhealthy,
 }
 
 impl CoverageState {
-    /// The state as it is written.
+    /// Returns the state as it is written.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -37,11 +37,11 @@ impl CoverageState {
 /// Whether an executor could run a tool now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Readiness {
-    /// It could.
+    /// The executor could run the tool.
     Ready,
-    /// A setting is missing; says which.
+    /// A setting is missing; the text names it.
     NotConfigured(String),
-    /// The source does not answer; says why.
+    /// The source does not respond; the text states the reason.
     Unhealthy(String),
 }
 
@@ -54,7 +54,7 @@ pub struct CoverageRow {
     pub tool_id: String,
     /// Its category.
     pub category: String,
-    /// Where its contract comes from.
+    /// The source of its contract.
     pub source: String,
     /// The adapter that serves it.
     pub target: String,
@@ -64,7 +64,7 @@ pub struct CoverageRow {
     pub permissions: Vec<String>,
     /// Whether it can run.
     pub state: CoverageState,
-    /// Why it cannot.
+    /// The reason why it cannot run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
@@ -75,13 +75,13 @@ pub struct CoverageRow {
 pub struct CoverageTotals {
     /// All tools.
     pub total: usize,
-    /// Those that can run.
+    /// Tools that can run.
     pub real: usize,
-    /// Those that miss a setting.
+    /// Tools with a missing setting.
     pub not_configured: usize,
-    /// Those in quarantine.
+    /// Tools in quarantine.
     pub quarantined: usize,
-    /// Those whose source does not answer.
+    /// Tools with a source that does not respond.
     pub unhealthy: usize,
 }
 

@@ -1,4 +1,4 @@
-//! Neutral declarations: what a model is told about a tool.
+//! Neutral declarations: the description of a tool for a model.
 //!
 //! Doc: registry.md#declarations
 
@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-/// What a model is told about a tool, before a provider's form is given to it.
+/// The description of a tool for a model, before it is rendered in a provider's format.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schemars", derive(JsonSchema))]
 #[serde(rename_all = "camelCase")]
@@ -16,52 +16,52 @@ pub struct Declaration {
     pub wire_name: String,
     /// The tool id.
     pub tool_id: String,
-    /// A short name for people.
+    /// A short display name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
-    /// What the tool does.
+    /// The description of the tool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
     /// JSON Schema of the arguments.
     pub parameters: Value,
-    /// JSON Schema of the structured result; absent where anything goes.
+    /// JSON Schema of the structured result; absent if any result is valid.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_schema: Option<Value>,
     /// The tool's own hints.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub annotations: Option<Map<String, Value>>,
-    /// What else its source lists for clients, such as `icons` and `_meta`.
+    /// Other members that its source lists for clients, such as `icons` and `_meta`.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub extra: Map<String, Value>,
 }
 
-/// Something that a provider's form cannot say.
+/// A part of a declaration that a provider's format cannot express.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schemars", derive(JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct DeclarationFinding {
     /// The tool.
     pub tool_id: String,
-    /// Where in its schema, as a JSON Pointer.
+    /// The place in its schema, as a JSON Pointer.
     pub path: String,
-    /// What cannot be said.
+    /// A description of the part.
     pub message: String,
 }
 
-/// Declarations in a provider's form.
+/// Declarations in a provider's format.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RenderedDeclarations {
-    /// The document to hand to the provider.
+    /// The document for the provider.
     pub document: Value,
-    /// What could not be said.
+    /// The parts that could not be expressed.
     pub findings: Vec<DeclarationFinding>,
 }
 
-/// References that are followed from one another, before a schema counts as unknown.
+/// Maximum number of chained references to follow; a schema behind more of them is unknown.
 const REFERENCES_MAX: usize = 16;
 
-/// `arguments` without the nulls that a strict declaration made possible: of properties that
-/// `schema` does not require and that may not be null by it.
+/// Returns `arguments` without the nulls that only a strict declaration allows. These are nulls of
+/// properties that `schema` does not require and that cannot be null by it.
 #[must_use]
 pub fn without_widened_nulls(schema: &Value, arguments: Value) -> Value {
     narrowed(schema, schema, arguments, 0)
@@ -99,7 +99,7 @@ fn narrowed(root: &Value, schema: &Value, value: Value, depth: usize) -> Value {
     }
 }
 
-/// The schema that a chain of references inside the document ends at.
+/// Returns the schema at the end of a chain of references inside the document.
 fn followed<'s>(root: &'s Value, schema: &'s Value) -> &'s Value {
     let mut here = schema;
     for _ in 0..REFERENCES_MAX {
@@ -112,7 +112,7 @@ fn followed<'s>(root: &'s Value, schema: &'s Value) -> &'s Value {
     here
 }
 
-/// Whether a schema may accept null. What it cannot tell it takes for yes: nothing is dropped then.
+/// Whether a schema may accept null. It is true if this is unknown, so that nothing is dropped.
 fn accepts_null(root: &Value, schema: &Value, depth: usize) -> bool {
     if depth > REFERENCES_MAX {
         return true;

@@ -1,4 +1,4 @@
-//! Audit events: what happened, in names and digests only, so that they can be kept for years.
+//! Audit events: facts in names and digests only, so that they can be retained for years.
 //!
 //! Doc: records.md#audit-events
 
@@ -10,35 +10,35 @@ use crate::code::{Effect, ErrorCode, Status};
 pub use crate::event_kind::AuditEventKind;
 use crate::json::CanonicalObject;
 
-/// Which rule decided, and why.
+/// The rule that decided, and its reason.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schemars", derive(JsonSchema))]
 pub struct DecisionNote {
     /// The rule, such as `whitelist` or `permissions`.
     pub rule: String,
-    /// A sentence.
+    /// The reason, in one sentence.
     pub reason: String,
 }
 
-/// What an event says, before a writer gives it a place in its log.
+/// The content of an event, before a writer assigns its place in the log.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schemars", derive(JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct EventBody {
     /// The kind.
     pub event: AuditEventKind,
-    /// When, RFC 3339 UTC with milliseconds.
+    /// The time, RFC 3339 UTC with milliseconds.
     pub time: String,
     /// The tool id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_name: Option<String>,
-    /// What the agent calls itself.
+    /// The agent's claimed name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent_id: Option<String>,
     /// The agent's turn.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub turn_index: Option<u64>,
-    /// Who called, by authentication.
+    /// The authenticated caller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub caller: Option<String>,
     /// The call.
@@ -56,13 +56,13 @@ pub struct EventBody {
     /// The safe sentence, redacted, at most 512 bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// What is known about the effect.
+    /// The known effect.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub effect: Option<Effect>,
     /// Milliseconds of the whole call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub duration_ms: Option<f64>,
-    /// Which rule decided.
+    /// The rule that decided, and its reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decision: Option<DecisionNote>,
     /// Digest of the policy in force.
@@ -80,19 +80,19 @@ pub struct EventBody {
     /// Digest of the agent log that was written with this event.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log_digest: Option<String>,
-    /// Digest of the approval that was asked for, decided, spent or given back with this event.
+    /// Digest of the approval that was requested, decided, spent or returned with this event.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approval_digest: Option<String>,
-    /// Whether the receipt holds keys after this event: it is never removed without a trace then.
+    /// Whether the receipt holds keys after this event. If so, it is never removed without a trace.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub holds_keys: bool,
-    /// Facts of events that are no calls, such as names and digests; never payloads.
+    /// Facts of events that are not calls, such as names and digests; never payloads.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub facts: Option<serde_json::Map<String, serde_json::Value>>,
 }
 
 impl EventBody {
-    /// An event of `kind` at `time` (RFC 3339) that says nothing else yet.
+    /// Creates an event of a kind at `time` (RFC 3339), with all other fields empty.
     #[must_use]
     pub fn new(event: AuditEventKind, time: String) -> Self {
         Self {
@@ -131,19 +131,19 @@ pub struct AuditEvent {
     pub writer: String,
     /// The place in the writer's log, from 0.
     pub seq: u64,
-    /// Leaf hash of the event before, in hex; absent in the first.
+    /// Leaf hash of the previous event, in hex; absent in the first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prev: Option<String>,
-    /// What it says.
+    /// The content.
     #[serde(flatten)]
     pub body: EventBody,
 }
 
 impl AuditEvent {
-    /// The canonical form (RFC 8785), as it is hashed: the members in the order of their names.
+    /// Returns the canonical form (RFC 8785) that is hashed: the members in the order of their names.
     #[must_use]
     pub fn canonical(&self) -> String {
-        // All members by name: one that is new to the type does not compile without its place here.
+        // The members are listed by name, so that a new member does not compile without its place here.
         let Self { writer, seq, prev, body } = self;
         let EventBody {
             event,
@@ -205,8 +205,8 @@ impl AuditEvent {
     }
 }
 
-// By hand, because a flattened member is buffered, and buffered numbers with a fraction cannot be
-// read back while `serde_json` keeps their digits.
+// Implemented by hand, because serde buffers a flattened member. Buffered numbers with a fraction cannot
+// be read back while `serde_json` retains their digits.
 impl<'de> Deserialize<'de> for AuditEvent {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         use serde::de::Error;

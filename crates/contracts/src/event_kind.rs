@@ -23,7 +23,7 @@ macro_rules! events {
             /// All kinds.
             pub const ALL: &[Self] = &[$(Self::$name,)+];
 
-            /// The kind as it is written.
+            /// Returns the kind as it is written.
             #[must_use]
             pub fn as_str(self) -> &'static str {
                 match self { $(Self::$name => $wire,)+ }
@@ -35,19 +35,19 @@ macro_rules! events {
 events! {
     /// A tool ran and answered.
     ToolExecuted "TOOL_EXECUTED";
-    /// An earlier outcome was given again.
+    /// An earlier outcome was replayed.
     ToolReplayed "TOOL_REPLAYED";
-    /// A call of a tool that is not there, or hidden.
+    /// A call of a tool that does not exist, or is hidden.
     UnknownTool "UNKNOWN_TOOL";
-    /// Flags, whitelist, permissions, quarantine, pause or a rule denied.
+    /// Flags, whitelist, permissions, quarantine, pause or a rule denied the call.
     PolicyDenied "POLICY_DENIED";
-    /// A rate, a budget or a limit of concurrency denied.
+    /// A rate limit, a budget or a concurrency limit denied the call.
     QuotaDenied "QUOTA_DENIED";
-    /// Somebody is asked to agree to a call.
+    /// An approval of a call was requested.
     ApprovalRequested "APPROVAL_REQUESTED";
-    /// A person has to agree.
+    /// An operator must approve the call.
     ApprovalRequired "APPROVAL_REQUIRED";
-    /// A person did not agree.
+    /// An operator rejected the approval.
     ApprovalRejected "APPROVAL_REJECTED";
     /// The arguments did not pass the guard.
     ToolArgValidationFailure "TOOL_ARG_VALIDATION_FAILURE";
@@ -55,9 +55,9 @@ events! {
     ToolCallInFlight "TOOL_CALL_IN_FLIGHT";
     /// The first call's outcome is unknown.
     ToolCallInDoubt "TOOL_CALL_IN_DOUBT";
-    /// The tool's target is not set up.
+    /// The tool's target is not configured.
     ToolNotConfigured "TOOL_NOT_CONFIGURED";
-    /// The tool, its process or its answer failed.
+    /// The tool, its process or its result failed.
     ToolExecutionError "TOOL_EXECUTION_ERROR";
     /// The tool did not answer in time.
     ToolExecutionTimeout "TOOL_EXECUTION_TIMEOUT";
@@ -65,15 +65,15 @@ events! {
     ToolExecutionCancelled "TOOL_EXECUTION_CANCELLED";
     /// A claim was made durable; the tool is about to run.
     ToolDispatched "TOOL_DISPATCHED";
-    /// A running call waits for somebody's input.
+    /// A running call waits for input.
     ToolParked "TOOL_PARKED";
-    /// The input has come; the call runs on.
+    /// The input arrived; the call continues.
     ToolResumed "TOOL_RESUMED";
     /// The structured result does not fit the output schema.
     ToolOutputMismatch "TOOL_OUTPUT_MISMATCH";
-    /// An outcome arrived after the call was given up.
+    /// An outcome arrived after the call was abandoned.
     ToolSettledLate "TOOL_SETTLED_LATE";
-    /// A tool was registered over another one.
+    /// A tool was registered in place of another one.
     ToolReplaced "TOOL_REPLACED";
     /// A tool no longer matches its lock.
     ToolQuarantined "TOOL_QUARANTINED";
@@ -89,27 +89,27 @@ events! {
     PolicyRejected "POLICY_REJECTED";
     /// A rule in shadow mode would have denied.
     PolicyShadowDenied "POLICY_SHADOW_DENIED";
-    /// A person agreed.
+    /// An operator granted the approval.
     ApprovalGranted "APPROVAL_GRANTED";
     /// A host that is not on the list was refused.
     EgressDenied "EGRESS_DENIED";
-    /// Somebody could not be authenticated.
+    /// An authentication failed.
     AuthDenied "AUTH_DENIED";
     /// A resource was read.
     ResourceRead "RESOURCE_READ";
     /// A prompt was fetched.
     PromptGet "PROMPT_GET";
-    /// An asynchronous call was handed over.
+    /// An asynchronous call was submitted.
     CallQueued "CALL_QUEUED";
     /// An asynchronous call has its result.
     CallFinished "CALL_FINISHED";
-    /// A person settled a doubt.
+    /// An operator resolved an unknown outcome.
     ReceiptResolved "RECEIPT_RESOLVED";
     /// Old receipts were removed.
     ReceiptsPruned "RECEIPTS_PRUNED";
-    /// Agent logs were removed, since room ran short.
+    /// Agent logs were removed for lack of space.
     PayloadsDropped "PAYLOADS_DROPPED";
-    /// An API key was made.
+    /// An API key was created.
     KeyCreated "KEY_CREATED";
     /// An API key was revoked.
     KeyRevoked "KEY_REVOKED";

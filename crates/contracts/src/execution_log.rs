@@ -1,6 +1,6 @@
-//! What an executor saw of a call that belongs in the records, whatever the outcome.
+//! The observations of an executor that are recorded for every outcome of a call.
 //!
-//! A note is written at the moment it happens, so it is there also where the call is cut off.
+//! An observation is noted immediately, so that it is available even if the call is cut off.
 //!
 //! Path: 7, 9. Doc: execution.md#what-the-records-say
 
@@ -10,13 +10,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Refusals that are noted of one call; further ones are counted with the last.
+/// Maximum number of refusals noted per call; further ones are counted with the last.
 pub const REFUSALS_MAX: usize = 32;
 
-/// Denials of the sandbox that are noted of one call.
+/// Maximum number of sandbox denials noted per call.
 pub const DENIALS_MAX: usize = 8;
 
-/// Hosts that are noted of one call.
+/// Maximum number of hosts noted per call.
 pub const REACHED_MAX: usize = 32;
 
 /// The sandbox that was applied.
@@ -26,24 +26,25 @@ pub const REACHED_MAX: usize = 32;
 pub struct AppliedSandbox {
     /// Digest of the profile as it was applied, in hex.
     pub digest: String,
-    /// What was wanted and is not there, such as `landlock`; empty for a required profile.
+    /// Primitives that the profile requests and this machine lacks, such as `landlock`; empty for a
+    /// required profile.
     pub missing: Vec<String>,
     /// Hosts that were reached.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reached: Vec<EgressReached>,
 }
 
-/// A way out that a contained tool tried and was refused.
+/// A refused outbound connection of a contained tool.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct EgressRefusal {
-    /// What it named.
+    /// The host that the tool named.
     pub host: String,
     /// The port.
     pub port: u16,
-    /// Why it was refused.
+    /// The reason for the refusal.
     pub reason: String,
-    /// How often.
+    /// The number of refusals.
     pub times: u64,
 }
 
@@ -52,49 +53,49 @@ pub struct EgressRefusal {
 #[cfg_attr(feature = "schemars", derive(JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct EgressReached {
-    /// Its name, as the tool asked for it; else its address.
+    /// The name that the tool requested; else the address.
     pub host: String,
     /// The port.
     pub port: u16,
-    /// How many connections were made.
+    /// The number of connections.
     pub times: u64,
 }
 
-/// What was observed of a call.
+/// The observations of a call.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Observations {
-    /// How the tool was contained; `None` = not at all.
+    /// The sandbox of the tool; `None` = no sandbox.
     pub sandbox: Option<AppliedSandbox>,
-    /// Refused ways out.
+    /// Refused outbound connections.
     pub egress: Vec<EgressRefusal>,
-    /// Hosts that were reached; at most [`REACHED_MAX`], connections to further ones count with the
-    /// last.
+    /// Hosts that were reached, at most [`REACHED_MAX`]; connections to further hosts are counted with
+    /// the last.
     pub reached: Vec<EgressReached>,
-    /// What rules of the sandbox stopped, at most [`DENIALS_MAX`].
+    /// Denials of the sandbox, at most [`DENIALS_MAX`].
     pub denied: Vec<SandboxDenial>,
-    /// The error by which the tool's own server refused the call.
+    /// The error with which the tool's own server refused the call.
     pub refusal: Option<ServerRefusal>,
 }
 
-/// An error of a tool's own server, as it said it.
+/// An error of a tool's own server, as the server returned it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerRefusal {
     /// The protocol's error code.
     pub code: i64,
-    /// What the server said beside its sentence.
+    /// The data of the error, in addition to its message.
     pub data: Option<serde_json::Value>,
 }
 
-/// Something that a rule of a tool's sandbox stopped.
+/// An action that a rule of a tool's sandbox denied.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SandboxDenial {
-    /// A sentence for operators: the profile, what it stopped, and the line that would allow it.
+    /// A sentence for operators: the profile, the denied action, and the line that would allow it.
     pub sentence: String,
-    /// Whether the sentence names nothing but what the tool's own answer names.
+    /// Whether the sentence contains only names that the tool's own result contains.
     pub open: bool,
 }
 
-/// Where an executor notes what it sees.
+/// The log in which an executor notes its observations.
 #[derive(Debug, Clone, Default)]
 pub struct ExecutionLog(Arc<Mutex<Observations>>);
 
@@ -103,13 +104,13 @@ impl ExecutionLog {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The tool runs in this sandbox.
+    /// Notes the sandbox in which the tool runs.
     pub fn contained(&self, sandbox: AppliedSandbox) {
         self.observed().sandbox = Some(sandbox);
     }
 
-    /// The tool was refused a way out; tells whether this refusal is noted by itself, and not counted
-    /// with another.
+    /// Notes a refused outbound connection. Returns whether it is a separate entry, not counted with
+    /// another.
     pub fn egress_refused(&self, host: &str, port: u16, reason: &str) -> bool {
         let mut observed = self.observed();
         let same =
@@ -129,7 +130,7 @@ impl ExecutionLog {
         false
     }
 
-    /// The tool has reached a host.
+    /// Notes a host that the tool has reached.
     pub fn egress_reached(&self, host: &str, port: u16) {
         let mut observed = self.observed();
         let same = |one: &&mut EgressReached| one.host == host && one.port == port;
@@ -142,7 +143,7 @@ impl ExecutionLog {
         }
     }
 
-    /// A rule of the sandbox stopped something.
+    /// Notes a denial of the sandbox.
     pub fn sandbox_denied(&self, denial: SandboxDenial) {
         let mut observed = self.observed();
         if observed.denied.len() < DENIALS_MAX && !observed.denied.contains(&denial) {
@@ -150,18 +151,18 @@ impl ExecutionLog {
         }
     }
 
-    /// The tool's own server refused the call.
+    /// Notes that the tool's own server refused the call.
     pub fn refused(&self, refusal: ServerRefusal) {
         self.observed().refusal = Some(refusal);
     }
 
-    /// Refused ways out that were noted, which stay.
+    /// Returns the refused outbound connections without removing them.
     #[must_use]
     pub fn egress(&self) -> Vec<EgressRefusal> {
         self.observed().egress.clone()
     }
 
-    /// Everything that was noted; nothing is left.
+    /// Removes and returns all observations.
     #[must_use]
     pub fn take(&self) -> Observations {
         std::mem::take(&mut *self.observed())

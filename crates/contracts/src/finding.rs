@@ -1,4 +1,4 @@
-//! What the guard says about an entry: stable code, place, and a sentence.
+//! Findings of the guard about an entry: stable code, place, and a sentence.
 //!
 //! Doc: contract.md#codes
 
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 macro_rules! contract_codes {
     ($($(#[doc = $doc:literal])+ $name:ident $code:literal;)+) => {
-        /// What is wrong with an entry; stable, in kebab-case, append-only.
+        /// The kind of a finding about an entry; stable, in kebab-case, append-only.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
         #[cfg_attr(feature = "schemars", derive(JsonSchema))]
         #[serde(rename_all = "kebab-case")]
@@ -20,10 +20,10 @@ macro_rules! contract_codes {
         }
 
         impl ContractCode {
-            /// All codes, in the order in which the guard looks for them.
+            /// All codes, in the order in which the guard checks them.
             pub const ALL: &[Self] = &[$(Self::$name,)+];
 
-            /// The code as it is written.
+            /// Returns the code as it is written.
             #[must_use]
             pub fn as_str(self) -> &'static str {
                 match self { $(Self::$name => $code,)+ }
@@ -33,9 +33,9 @@ macro_rules! contract_codes {
 }
 
 contract_codes! {
-    /// The entry is not an object, or a text field is no text.
+    /// The entry is not an object, or a text field is not text.
     InvalidRoot "invalid-root";
-    /// Something that RFC 8259 cannot carry.
+    /// A value that the JSON gate rejects.
     NotJsonSafe "not-json-safe";
     /// A key that names a secret, or a value that is one.
     ForbiddenSecretField "forbidden-secret-field";
@@ -59,9 +59,9 @@ contract_codes! {
     InvalidCapabilitiesLimit "invalid-capabilities-limit";
     /// The execution is not an object.
     InvalidExecution "invalid-execution";
-    /// A target is blank or no text.
+    /// A target is blank or not text.
     InvalidExecutionField "invalid-execution-field";
-    /// There is no target at all.
+    /// The execution names no target.
     MissingExecutionTarget "missing-execution-target";
     /// The policy is not an object.
     InvalidPolicy "invalid-policy";
@@ -69,13 +69,13 @@ contract_codes! {
     InvalidPolicyTimeout "invalid-policy-timeout";
     /// The rate limit is not a whole number of at least 0.
     InvalidPolicyRateLimit "invalid-policy-rate-limit";
-    /// The cost tier is no text.
+    /// The cost tier is blank or not text.
     InvalidPolicyCostTier "invalid-policy-cost-tier";
-    /// The trust level is blank or no text.
+    /// The trust level is blank or not text.
     InvalidPolicyTrustLevel "invalid-policy-trust-level";
     /// The concurrency is not a whole number above 0.
     InvalidPolicyConcurrency "invalid-policy-concurrency";
-    /// The approval is not one of its words.
+    /// The approval is not `never` or `always`.
     InvalidPolicyApproval "invalid-policy-approval";
     /// Another field of the policy has the wrong type.
     InvalidPolicyField "invalid-policy-field";
@@ -85,13 +85,13 @@ contract_codes! {
     InvalidIdempotencyMode "invalid-idempotency-mode";
     /// A keyed tool names no key field.
     MissingKeyField "missing-key-field";
-    /// The key field is no property of the input schema.
+    /// The key field is not a property of the input schema.
     UnknownKeyField "unknown-key-field";
     /// Another field of the idempotency has the wrong type.
     InvalidIdempotencyField "invalid-idempotency-field";
     /// A receipt field is not a dotted path from `result`.
     InvalidReceiptField "invalid-receipt-field";
-    /// The sandbox profile is not one.
+    /// The sandbox profile is not valid.
     InvalidSandbox "invalid-sandbox";
     /// A near miss of a known key.
     MisspelledField "misspelled-field";
@@ -107,43 +107,43 @@ impl fmt::Display for ContractCode {
     }
 }
 
-/// Whether a finding refuses the entry.
+/// Whether a finding rejects the entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schemars", derive(JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
-    /// It does.
+    /// The finding rejects the entry.
     Error,
-    /// It does not.
+    /// The finding does not reject the entry.
     Warning,
 }
 
-/// Why an entry is not a contract.
+/// The reason why an entry is not a contract.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[cfg_attr(feature = "schemars", derive(JsonSchema))]
 #[error("{path}: {message} ({code})")]
 pub struct ContractError {
-    /// What is wrong.
+    /// The code.
     pub code: ContractCode,
-    /// Where, dotted, relative to the entry; the entry itself is `root`.
+    /// The place, dotted, relative to the entry; the entry itself is `root`.
     pub path: String,
-    /// What was expected and what was found; never a secret's value.
+    /// The expected and the found form; never a secret's value.
     pub message: String,
 }
 
-/// One thing that the guard says about an entry.
+/// One finding of the guard about an entry.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schemars", derive(JsonSchema))]
 pub struct ContractFinding {
-    /// Whether it refuses the entry.
+    /// Whether it rejects the entry.
     pub severity: Severity,
-    /// What is wrong.
+    /// The code.
     pub code: ContractCode,
-    /// Where, dotted, relative to the entry; the entry itself is `root`.
+    /// The place, dotted, relative to the entry; the entry itself is `root`.
     pub path: String,
-    /// What was expected and what was found; never a secret's value.
+    /// The expected and the found form; never a secret's value.
     pub message: String,
-    /// What to do.
+    /// A hint for the correction.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
 }

@@ -8,12 +8,12 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Longest tool id, in characters.
+/// Maximum length of a tool id, in characters.
 pub const TOOL_ID_MAX: usize = 128;
-/// Longest call id, in characters.
+/// Maximum length of a call id, in characters.
 pub const CALL_ID_MAX: usize = 128;
 
-/// Why a text is not the name it should be.
+/// The reason why a text is not a valid name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct InvalidName(pub(crate) String);
@@ -28,7 +28,7 @@ pub struct ToolId(
 );
 
 impl ToolId {
-    /// The id as text.
+    /// Returns the id as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -91,7 +91,7 @@ impl fmt::Display for ToolId {
 pub struct CallId(#[cfg_attr(feature = "schemars", schemars(length(min = 1, max = 128)))] String);
 
 impl CallId {
-    /// The id as text.
+    /// Returns the id as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -124,11 +124,11 @@ impl fmt::Display for CallId {
     }
 }
 
-/// Longest pattern, in bytes.
+/// Maximum length of a pattern, in bytes.
 const PATTERN_BYTES_MAX: usize = 8 << 10;
 
-/// Selects tools: an id, `*`, or a prefix that ends in `.*`. Selects resources: `SERVER.URI`, which
-/// may end in `*`.
+/// A pattern that selects tools: an id, `*`, or a prefix that ends in `.*`. For resources it is
+/// `SERVER.URI`, which may end in `*`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "schemars", derive(JsonSchema))]
 #[serde(try_from = "String", into = "String")]
@@ -147,7 +147,7 @@ impl ToolPattern {
         }
     }
 
-    /// The pattern as it was written.
+    /// Returns the pattern as it was written.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -171,7 +171,7 @@ impl TryFrom<String> for ToolPattern {
     }
 }
 
-/// Whether a pattern is `SERVER.URI`: a server's name, a URI scheme and a colon stand first.
+/// Whether a pattern is `SERVER.URI`: it begins with a server's name, a URI scheme and a colon.
 fn names_resources(text: &str) -> bool {
     let Some((head, rest)) = text.split_once(':') else { return false };
     let Some((server, scheme)) = head.rsplit_once('.') else { return false };
@@ -191,7 +191,7 @@ impl From<ToolPattern> for String {
     }
 }
 
-/// The known name that is nearest to `name`, where one is near enough to be meant.
+/// Returns the known name nearest to `name`, if one is near enough to be a likely correction.
 #[must_use]
 pub fn nearest<'k>(name: &str, known: impl IntoIterator<Item = &'k str>) -> Option<&'k str> {
     known
@@ -202,7 +202,7 @@ pub fn nearest<'k>(name: &str, known: impl IntoIterator<Item = &'k str>) -> Opti
         .map(|(_, candidate)| candidate)
 }
 
-/// Whether `name` is so near to `known` that it can only be a slip of the pen.
+/// Whether `name` is so near to `known` that it is a likely misspelling.
 #[must_use]
 pub fn near_miss(name: &str, known: &str) -> bool {
     let allowed = (known.len() / 4).clamp(1, 2);

@@ -1,6 +1,6 @@
-//! The result of a tool: the bytes as they came, with the places of what the path looks at.
+//! The result of a tool: the received bytes, with the places of members that the call path reads.
 //!
-//! A tree is built only where a schema, a receipt's fields or a known secret asks for one.
+//! A tree is built only if a schema, a receipt's fields or a known secret needs one.
 //!
 //! Path: 7, 8. Doc: call-path.md#the-result
 
@@ -14,19 +14,19 @@ use serde_json::Value;
 
 use crate::json::{JsonFault, JsonText, Kind, Reader};
 
-/// A content block as MCP has it: an object with a `type`. Types that this version does not know
+/// A content block as MCP defines it: an object with a `type`. Types that this version does not know
 /// pass unchanged. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct ContentBlock {
     json: JsonText,
-    /// Where the value of `type` stands, and that of `text`.
+    /// The places of the values of `type` and `text`.
     kind: Option<Range<usize>>,
     text: Option<Range<usize>>,
     has_meta: bool,
 }
 
 impl ContentBlock {
-    /// A text block.
+    /// Creates a text block.
     #[must_use]
     pub fn text(text: impl AsRef<str>) -> Self {
         const BEFORE: &str = r#"{"type":"text","text":"#;
@@ -36,17 +36,17 @@ impl ContentBlock {
         Self { json, kind: Some(8..14), text: Some(place), has_meta: false }
     }
 
-    /// A block of a document.
+    /// Creates a block from a document.
     #[must_use]
     pub fn new(json: JsonText) -> Self {
         let mut reader = Reader::new(json.as_str());
-        // What has passed the gate can be read.
+        // Text that has passed the gate is always readable.
         let places = Places::read(&mut reader).unwrap_or_default();
         let Places { kind, text, has_meta } = places;
         Self { json, kind, text, has_meta }
     }
 
-    /// Reads a block where a reader stands.
+    /// Reads a block at a reader's position.
     ///
     /// # Errors
     /// As [`Reader::json`].
@@ -55,7 +55,7 @@ impl ContentBlock {
         let start = reader.position();
         let (places, json) = reader.json_of(Places::read)?;
         if json.bytes() != reader.position() - start {
-            // White space went.
+            // White space was removed, so the places have changed.
             return Ok(Self::new(json));
         }
         let own = |place: Range<usize>| place.start - start..place.end - start;
@@ -63,7 +63,7 @@ impl ContentBlock {
         Ok(Self { json, kind: kind.map(own), text: text.map(own), has_meta })
     }
 
-    /// Reads a list of blocks where a reader stands.
+    /// Reads a list of blocks at a reader's position.
     ///
     /// # Errors
     /// As [`Reader::json`].
@@ -76,7 +76,7 @@ impl ContentBlock {
         Ok(blocks)
     }
 
-    /// A block of a tree.
+    /// Creates a block from a tree.
     ///
     /// # Errors
     /// As [`JsonText::of`].
@@ -84,13 +84,13 @@ impl ContentBlock {
         JsonText::of(tree).map(Self::new)
     }
 
-    /// The block.
+    /// Returns the document of the block.
     #[must_use]
     pub fn json(&self) -> &JsonText {
         &self.json
     }
 
-    /// A tree of the block, built anew each time.
+    /// Builds a tree of the block, anew at each call.
     #[must_use]
     pub fn tree(&self) -> Value {
         self.json.tree()
@@ -100,13 +100,13 @@ impl ContentBlock {
         Reader::new(self.json.as_str().get(place.clone()?)?).text().ok()
     }
 
-    /// Its `type`.
+    /// Returns the `type`.
     #[must_use]
     pub fn kind(&self) -> Option<Cow<'_, str>> {
         self.said(&self.kind)
     }
 
-    /// The text of a text block.
+    /// Returns the text of a text block.
     #[must_use]
     pub fn as_text(&self) -> Option<Cow<'_, str>> {
         if self.kind()? == "text" { self.said(&self.text) } else { None }
@@ -190,25 +190,25 @@ impl JsonSchema for ContentBlock {
     }
 }
 
-/// What a tool answered.
+/// The result of a tool.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Payload {
-    /// The content blocks; `None` where the answer had none at all.
+    /// The content blocks; `None` if the result has no list of them.
     pub content: Option<Vec<ContentBlock>>,
     /// The structured content.
     pub structured_content: Option<JsonText>,
-    /// Metadata of the answer, an object.
+    /// Metadata of the result, an object.
     pub meta: Option<JsonText>,
 }
 
 impl Payload {
-    /// One text block.
+    /// Creates a payload of one text block.
     #[must_use]
     pub fn text(text: impl AsRef<str>) -> Self {
         Self { content: Some(vec![ContentBlock::text(text)]), ..Self::default() }
     }
 
-    /// Data, and the same data as text for callers that read text only.
+    /// Creates a payload of data, and of the same data as text for callers that read text only.
     #[must_use]
     pub fn data(data: JsonText) -> Self {
         Self {
@@ -218,20 +218,20 @@ impl Payload {
         }
     }
 
-    /// Bytes of content and structured content, as JSON.
+    /// Returns the size of content and structured content as JSON, in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         size(self.content.as_deref().unwrap_or_default(), self.structured_content.as_ref())
     }
 
-    /// All the documents that it is made of.
+    /// Returns all documents of the payload.
     pub fn parts(&self) -> impl Iterator<Item = &JsonText> {
         let blocks = self.content.iter().flatten().map(ContentBlock::json);
         blocks.chain(&self.structured_content).chain(&self.meta)
     }
 }
 
-/// Bytes of a result, as JSON.
+/// Returns the size of a result as JSON, in bytes.
 #[must_use]
 pub fn size(content: &[ContentBlock], structured: Option<&JsonText>) -> usize {
     // Brackets and commas of the list.
@@ -240,8 +240,7 @@ pub fn size(content: &[ContentBlock], structured: Option<&JsonText>) -> usize {
     list + blocks + structured.map_or(0, JsonText::bytes)
 }
 
-/// What `result` means where there is no structured content: the first text block
-/// read as JSON.
+/// Returns the value of `result` if there is no structured content: the first text block read as JSON.
 #[must_use]
 pub fn text_as_data(content: &[ContentBlock]) -> Option<Value> {
     let text = content.iter().find_map(ContentBlock::as_text)?;

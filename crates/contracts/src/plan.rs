@@ -1,4 +1,4 @@
-//! Plans: several calls with their order, and the report that always comes back.
+//! Plans: several calls with their order, and the report that is always returned.
 //!
 //! Doc: call-path.md#plans
 
@@ -10,12 +10,12 @@ use serde_json::{Map, Value};
 use crate::code::ErrorCode;
 use crate::result::CallError;
 
-/// Several calls with their order. Either `steps` or `tools` is given.
+/// Several calls with their order. Either `steps` or `tools` is set.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schemars", derive(JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Plan {
-    /// Names the plan, so that submitting it again resumes it; made when absent.
+    /// The plan's id; a second submission with it resumes the plan. Generated when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan_id: Option<String>,
     /// The steps.
@@ -50,17 +50,17 @@ pub struct PlanStep {
 pub enum StepStatus {
     /// The tool ran and answered.
     Succeeded,
-    /// The step did not give a result.
+    /// The step did not return a result.
     Failed,
-    /// Something that the tool needs is not set up.
+    /// A setting or a target that the tool needs is not configured.
     NotConfigured,
-    /// The call may not be made.
+    /// The call is not allowed.
     Denied,
     /// A step that it needs did not succeed.
     Skipped,
 }
 
-/// What came of a plan.
+/// The report of a plan.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schemars", derive(JsonSchema))]
 #[serde(rename_all = "camelCase")]
@@ -76,7 +76,7 @@ pub struct PlanReport {
     pub steps: Vec<StepReport>,
 }
 
-/// What came of a step.
+/// The report of a step.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schemars", derive(JsonSchema))]
 #[serde(rename_all = "camelCase")]
@@ -89,10 +89,10 @@ pub struct StepReport {
     pub status: StepStatus,
     /// Whether it succeeded.
     pub success: bool,
-    /// The tool's answer.
+    /// The tool's result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<Value>,
-    /// Why it did not succeed.
+    /// The error, if it did not succeed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<CallError>,
     /// The code of the error.
@@ -106,6 +106,6 @@ pub struct StepReport {
     pub receipt_id: Option<String>,
     /// Whether this is an earlier submission's outcome.
     pub replayed: bool,
-    /// Seconds.
+    /// The duration, in seconds.
     pub elapsed: f64,
 }

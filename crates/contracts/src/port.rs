@@ -1,4 +1,4 @@
-//! The ports that outsiders implement: ways to reach a tool, sources of tools, declaration formats.
+//! The ports that external code implements: executors, sources of tools, declaration formats.
 //!
 //! Path: 7. Doc: execution.md#executors
 
@@ -21,32 +21,32 @@ use crate::json::{JsonFault, JsonText};
 use crate::payload::Payload;
 pub use crate::upstream::{Ask, CompletionReference, Notice, Upstream, UpstreamError};
 
-/// What an executor is handed: one call that has been guarded, authorized and claimed.
+/// The input of an executor: one call that has been guarded, authorized and claimed.
 #[derive(Debug, Clone)]
 pub struct Dispatch {
     /// The tool.
     pub contract: Arc<ToolContract>,
-    /// The arguments that were guarded and judged; only a guard makes them.
+    /// The guarded and judged arguments; only a guard creates them.
     pub arguments: GuardedArguments,
     /// The call.
     pub call_id: CallId,
-    /// Who called; for credentials that are the caller's own.
+    /// The caller, for its own credentials.
     pub caller: Caller,
-    /// The tool set within which the caller came; `None` = everything that it may see.
+    /// The tool set of the caller's front door; `None` = everything that the caller may see.
     pub toolset: Option<Arc<str>>,
-    /// The longest that the tool has; the proxy cuts it off then in any case, and a tool that tells
-    /// no progress earlier.
+    /// Maximum duration of the execution. The proxy cuts the tool off then in any case, and earlier if
+    /// it reports no progress.
     pub timeout: Duration,
-    /// The key that travels with the call, equal on every attempt.
+    /// The idempotency key that is sent with the call, equal on every attempt.
     pub idempotency_key: Option<String>,
-    /// Which dispatch of the claim this is, from 1.
+    /// The number of this dispatch of the claim, from 1.
     pub attempt: u32,
-    /// Where the executor notes what belongs in the records, whatever the outcome.
+    /// The log for observations that are recorded for every outcome.
     pub execution_log: ExecutionLog,
 }
 
 impl Dispatch {
-    /// The tool's name at its target.
+    /// Returns the tool's name at its target.
     #[must_use]
     pub fn target(&self) -> &str {
         let target = self.contract.execution.target.as_deref();
@@ -54,52 +54,52 @@ impl Dispatch {
     }
 }
 
-/// What an executor gives back.
+/// The outcome of an execution.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Outcome {
-    /// The tool ran to its end; it may have answered an error.
+    /// The tool ran to its end; it may have returned an error.
     Done(ToolOutput),
     /// The tool did not run to its end.
     Failed(ExecutionError),
-    /// The tool cannot go on without somebody's input.
+    /// The tool cannot continue without input.
     NeedsInput(InputNeeded),
 }
 
-/// What a tool answered.
+/// The output of a tool.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ToolOutput {
-    /// Which tool answered, where the answer says so.
+    /// The tool that the result specifies as its origin, if any.
     pub tool_id: Option<String>,
-    /// The answer.
+    /// The result.
     pub payload: Payload,
-    /// Whether the tool calls its answer an error.
+    /// Whether the tool marks its result as an error.
     pub is_error: bool,
-    /// Why the answer cannot be passed on, where it cannot: it does not pass the gate.
+    /// The reason why the result cannot be passed on: it does not pass the gate. `None` if it does.
     pub fault: Option<String>,
-    /// What operators should know, such as the tool's diagnostics.
+    /// Information for operators, such as the tool's diagnostics.
     pub internal: Option<String>,
 }
 
 impl ToolOutput {
-    /// An answer.
+    /// Creates an output of a payload.
     #[must_use]
     pub fn new(payload: Payload) -> Self {
         Self { payload, ..Self::default() }
     }
 
-    /// An answer of one text block.
+    /// Creates an output of one text block.
     #[must_use]
     pub fn text(text: impl AsRef<str>) -> Self {
         Self::new(Payload::text(text))
     }
 
-    /// An answer of data, and of the same data as text for callers that read text only.
+    /// Creates an output of data, and of the same data as text for callers that read text only.
     #[must_use]
     pub fn data(data: &Value) -> Self {
         Self::of(JsonText::of(data).map(Payload::data))
     }
 
-    /// An answer of data beside a text that says it otherwise.
+    /// Creates an output of data, and of a different text for the same content.
     #[must_use]
     pub fn text_and_data(text: impl AsRef<str>, data: &Value) -> Self {
         Self::of(
@@ -108,7 +108,7 @@ impl ToolOutput {
         )
     }
 
-    /// An answer, or one that cannot be passed on.
+    /// Creates an output of a payload, or one that cannot be passed on.
     #[must_use]
     pub fn of(payload: Result<Payload, JsonFault>) -> Self {
         let told =
@@ -116,40 +116,40 @@ impl ToolOutput {
         payload.map_or_else(|fault| Self::unfit(told(fault)), Self::new)
     }
 
-    /// An answer that cannot be passed on.
+    /// Creates an output that cannot be passed on.
     #[must_use]
     pub fn unfit(fault: impl Into<String>) -> Self {
         Self { fault: Some(fault.into()), ..Self::default() }
     }
 
-    /// The same answer, called an error.
+    /// Returns the same output, marked as an error.
     #[must_use]
     pub fn into_error(self) -> Self {
         Self { is_error: true, ..self }
     }
 }
 
-/// Why a tool did not run to its end.
+/// The reason why a tool did not run to its end.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ExecutionError {
     /// One of the codes of stage 7.
     pub code: ErrorCode,
-    /// What is known about the effect.
+    /// The known effect.
     pub effect: Effect,
-    /// What the agent may see; `None` = the code's own sentence.
+    /// The sentence that the agent may see; `None` = the code's own sentence.
     pub safe: Option<String>,
     /// The full cause, for operators.
     pub internal: String,
 }
 
 impl ExecutionError {
-    /// The target's process, connection or server failed.
+    /// Creates the error of a failed process, connection or server of the target.
     #[must_use]
     pub fn adapter(effect: Effect, internal: impl Into<String>) -> Self {
         Self { code: ErrorCode::AdapterFailed, effect, safe: None, internal: internal.into() }
     }
 
-    /// A setting is missing; the sentence says which, to agent and operator alike.
+    /// Creates the error of a missing setting. Agent and operator both see the sentence, which names it.
     #[must_use]
     pub fn not_configured(sentence: impl Into<String>) -> Self {
         let sentence = sentence.into();
@@ -161,14 +161,14 @@ impl ExecutionError {
         }
     }
 
-    /// The same error with a sentence that the agent may see.
+    /// Returns the same error with a sentence that the agent may see.
     #[must_use]
     pub fn with_safe(self, safe: impl Into<String>) -> Self {
         Self { safe: Some(safe.into()), ..self }
     }
 }
 
-/// What a tool that cannot go on asks for.
+/// The input that a tool needs to continue.
 #[derive(Debug, Clone, PartialEq)]
 pub struct InputNeeded {
     /// The requests, opaque.
@@ -177,33 +177,33 @@ pub struct InputNeeded {
     pub state: Option<String>,
 }
 
-/// Why the sandbox profile of a contract does not hold for what an executor runs; for operators.
+/// The reason why an executor does not satisfy the sandbox profile of a contract; for operators.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SandboxMismatch {
-    /// The executor contains nothing.
+    /// The executor has no sandbox.
     #[error("this way to reach a tool has no sandbox")]
     NoSandbox,
-    /// What it runs is on another machine.
+    /// The program that it runs is on another machine.
     #[error("its server is not on this machine")]
     Elsewhere,
-    /// What it runs is not there.
+    /// The program that it runs does not exist.
     #[error("{0}")]
     Missing(String),
-    /// What it runs is granted more than the contract grants.
+    /// The program that it runs has more rights than the contract grants.
     #[error("its {what} has more than the contract grants: {}", more.join("; "))]
     Wider {
-        /// What runs: a server, a handler.
+        /// The kind of program: a server, a handler.
         what: &'static str,
-        /// What it has more.
+        /// The additional rights.
         more: Vec<String>,
     },
 }
 
-/// A way to reach a tool. It never retries, never decides and never writes records.
+/// An executor of tool calls. It never retries, makes no decisions and writes no records.
 ///
-/// An executor may be dropped in the middle of `execute` only when the gateway itself ends;
-/// otherwise it is told by [`Conversation::cancelled`].
+/// An executor may be dropped in the middle of `execute` only when the gateway itself ends. Otherwise,
+/// [`Conversation::cancelled`] tells it to stop.
 #[async_trait]
 pub trait Executor: Send + Sync {
     /// Runs one call.
@@ -212,7 +212,7 @@ pub trait Executor: Send + Sync {
     /// Whether this executor could run the tool now; `probe` allows it to connect.
     async fn readiness(&self, contract: &ToolContract, probe: bool) -> Readiness;
 
-    /// Whether the profile of a contract holds for what this executor runs.
+    /// Checks that this executor satisfies the sandbox profile of a contract.
     ///
     /// # Errors
     /// [`SandboxMismatch`]: why it does not. Where the profile is required, the tool is not run then.
@@ -224,18 +224,18 @@ pub trait Executor: Send + Sync {
         Err(SandboxMismatch::NoSandbox)
     }
 
-    /// Ends what the executor holds open: processes, connections, workers.
+    /// Closes the executor's processes, connections and workers.
     async fn close(&self) {}
 }
 
 /// A tool as its source describes it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DiscoveredTool {
-    /// The name over there.
+    /// The name at the source.
     pub name: String,
-    /// A short name for people.
+    /// A short display name.
     pub title: Option<String>,
-    /// What it does.
+    /// The description.
     pub description: Option<String>,
     /// JSON Schema of the arguments.
     pub input_schema: Value,
@@ -243,18 +243,18 @@ pub struct DiscoveredTool {
     pub output_schema: Option<Value>,
     /// The tool's own hints.
     pub annotations: Option<Map<String, Value>>,
-    /// Everything else that the source lists of it: icons, metadata, how it is executed.
+    /// All other members that the source lists for the tool: icons, metadata, execution.
     pub extra: Map<String, Value>,
 }
 
-/// What a source lists beside tools.
+/// The kind of an item that a source lists in addition to tools.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ItemKind {
-    /// A prompt, known by its name.
+    /// A prompt, identified by its name.
     Prompt,
-    /// A resource, known by its URI.
+    /// A resource, identified by its URI.
     Resource,
-    /// A resource template, known by its URI template (RFC 6570).
+    /// A resource template, identified by its URI template (RFC 6570).
     Template,
 }
 
@@ -262,7 +262,7 @@ impl ItemKind {
     /// All kinds.
     pub const ALL: [Self; 3] = [Self::Prompt, Self::Resource, Self::Template];
 
-    /// The kind as records and commands write it.
+    /// Returns the kind as records and commands write it.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -272,7 +272,7 @@ impl ItemKind {
         }
     }
 
-    /// The member of an item's document that holds its key.
+    /// Returns the member of an item's document that contains its key.
     #[must_use]
     pub fn key_member(self) -> &'static str {
         match self {
@@ -292,20 +292,20 @@ impl std::fmt::Display for ItemKind {
 /// A prompt, a resource or a resource template, as its source lists it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DiscoveredItem {
-    /// What it is known by over there: a prompt's name, a resource's URI, a template's URI template.
+    /// The key at the source: a prompt's name, a resource's URI, a template's URI template.
     pub key: String,
     /// The whole item.
     pub document: Map<String, Value>,
 }
 
-/// What a source can do beside tools, as it declares it.
+/// Capabilities of a source in addition to tools, as it declares them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Offers {
     /// It has prompts.
     pub prompts: bool,
     /// It has resources.
     pub resources: bool,
-    /// It tells when a resource changes.
+    /// It notifies about changes of resources.
     pub subscribe: bool,
     /// It completes arguments.
     pub completions: bool,
@@ -313,7 +313,7 @@ pub struct Offers {
     pub logging: bool,
 }
 
-/// What a source lists: tools and the rest, and what is wrong with the items that are none.
+/// The listing of a source: tools and items, and the reasons for those left out.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Listing {
     /// The tools.
@@ -324,24 +324,24 @@ pub struct Listing {
     pub resources: Vec<DiscoveredItem>,
     /// The resource templates.
     pub templates: Vec<DiscoveredItem>,
-    /// What else the source can do.
+    /// Other capabilities of the source.
     pub offers: Offers,
-    /// Items that were left out, each with the reason.
+    /// Entries that were left out, each with the reason.
     pub problems: Vec<String>,
 }
 
-/// Why a source could not list its tools.
+/// The reason why a source could not list its tools.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct SourceError(pub String);
 
-/// Lists the tools of one source, and tells when they change.
+/// A source of tools. It lists them and notifies about changes.
 #[async_trait]
 pub trait ToolSource: Send + Sync {
-    /// The source, `command:NAME` or `mcp:NAME`.
+    /// Returns the source, `command:NAME` or `mcp:NAME`.
     fn name(&self) -> &str;
 
-    /// How long listing may take.
+    /// Returns the time limit of a listing.
     fn timeout(&self) -> Duration;
 
     /// Lists all tools, all pages.
@@ -350,13 +350,14 @@ pub trait ToolSource: Send + Sync {
     /// Where the source does not answer, or not in its form.
     async fn list(&self) -> Result<Listing, SourceError>;
 
-    /// Gives something whenever the tools may have changed; `None` for sources that cannot tell.
+    /// Returns a receiver of signals that the tools may have changed; `None` if the source cannot report
+    /// changes.
     fn changes(&self) -> Option<async_channel::Receiver<()>>;
 }
 
-/// Renders declarations for one provider.
+/// A format of declarations for one provider.
 pub trait DeclarationFormat: Send + Sync {
-    /// The word by which people choose the format.
+    /// Returns the name by which users select the format.
     fn name(&self) -> &str;
     /// Renders all declarations as one document.
     fn render(&self, declarations: &[Declaration]) -> RenderedDeclarations;

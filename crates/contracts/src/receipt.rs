@@ -1,4 +1,4 @@
-//! Receipts: the proof that a tool was run once, and what came of it.
+//! Receipts: the proof that a tool was run once, with the outcome.
 //!
 //! Doc: records.md#receipts
 
@@ -13,7 +13,7 @@ use crate::execution_log::EgressReached;
 use crate::json::JsonText;
 use crate::payload::ContentBlock;
 
-/// Where a claim stands.
+/// The state of a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schemars", derive(JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -22,18 +22,18 @@ pub enum ClaimState {
     Queued,
     /// Durable, dispatched or about to be.
     InFlight,
-    /// Waits for somebody's input.
+    /// Waits for input.
     AwaitingInput,
     /// Settled with a result.
     Succeeded,
     /// Settled with an error.
     Failed,
-    /// Nobody knows whether the tool took effect.
+    /// The outcome is unknown: the tool may have taken effect.
     InDoubt,
 }
 
 impl ClaimState {
-    /// The state as it is written.
+    /// Returns the state as it is written.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -46,7 +46,7 @@ impl ClaimState {
         }
     }
 
-    /// The state that is written as `text`.
+    /// Returns the state that is written as `text`.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         [
@@ -62,7 +62,7 @@ impl ClaimState {
     }
 }
 
-/// By which key a call was claimed.
+/// The key by which a call was claimed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schemars", derive(JsonSchema))]
 #[serde(rename_all = "camelCase")]
@@ -72,16 +72,16 @@ pub struct ReceiptKey {
     /// HMAC of scope and key, in hex; absent where the call had no key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key_digest: Option<String>,
-    /// The same by keys that were the store's before, and of later calls that took the claim over.
+    /// The same by earlier keys of the store, and the digests of later calls that took the claim over.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub more_key_digests: Vec<String>,
-    /// Which of the store's digest keys made it.
+    /// The id of the store's digest key that made it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key_id: Option<String>,
 }
 
 impl ReceiptKey {
-    /// All digests by which the claim is known.
+    /// Returns all digests that identify the claim.
     pub fn all(&self) -> impl Iterator<Item = &String> {
         self.key_digest.iter().chain(&self.more_key_digests)
     }
@@ -110,23 +110,23 @@ pub struct Receipt {
     pub tool_id: String,
     /// SHA-256 of the canonical contract, in hex.
     pub contract_digest: String,
-    /// Who called.
+    /// The caller.
     pub caller: String,
-    /// By which key.
+    /// The key.
     pub idempotency: ReceiptKey,
     /// HMAC of the canonical arguments, in hex.
     pub args_digest: String,
-    /// Where the claim stands.
+    /// The state of the claim.
     pub state: ClaimState,
     /// How the call ended; absent while it runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<Status>,
-    /// What is known about the effect.
+    /// The known effect.
     pub effect: Effect,
-    /// Why it did not succeed.
+    /// The error code, if it did not succeed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error_code: Option<ErrorCode>,
-    /// What the contract's `receiptFields` name; null where it was not found.
+    /// The values of the contract's `receiptFields`; null for a value that was not found.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub fields: Map<String, Value>,
     /// HMAC of the result, in hex.
@@ -135,7 +135,7 @@ pub struct Receipt {
     /// The result itself, for replay.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<StoredResult>,
-    /// Which dispatch of the claim this is, from 1.
+    /// The number of this dispatch of the claim, from 1.
     pub attempt: u32,
     /// When it was claimed, RFC 3339 UTC.
     pub started_at: String,
@@ -145,35 +145,35 @@ pub struct Receipt {
     /// Milliseconds of the whole call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub duration_ms: Option<f64>,
-    /// Who holds or held the claim.
+    /// The writer that holds or held the claim.
     pub writer: String,
     /// Digest of the policy in force.
     pub policy_version: String,
     /// Digest of the sandbox profile that was applied.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox_digest: Option<String>,
-    /// What the profile wanted and this machine does not have, such as `landlock`.
+    /// Primitives that the profile requests and this machine lacks, such as `landlock`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sandbox_missing: Vec<String>,
-    /// Hosts that the tool reached through the gateway, where its network is its own.
+    /// Hosts that the tool reached through the gateway, if the tool has its own network.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub egress: Vec<EgressReached>,
     /// The approval that was spent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approval_id: Option<String>,
-    /// The last audit event that accounts for it: its dispatch while it runs, the terminal one
-    /// afterwards.
+    /// The last audit event of this receipt: the dispatch while it runs, the terminal event afterwards.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub audit_seq: Option<AuditPlace>,
-    /// How many audit events have accounted for it so far; absent in records of earlier versions.
+    /// The number of audit events of this receipt so far; absent in records of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub audit_count: Option<u32>,
-    /// When the rest of it was pruned: a tombstone that keeps its key from running again.
+    /// The time at which the rest was pruned. The receipt is then a tombstone that prevents a further
+    /// run with its key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pruned_at: Option<String>,
 }
 
-/// What a replay gives again.
+/// The result that a replay returns.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schemars", derive(JsonSchema))]
 #[serde(rename_all = "camelCase")]
@@ -187,7 +187,7 @@ pub struct StoredResult {
     #[serde(rename = "meta", default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schemars", schemars(with = "Option<Map<String, Value>>"))]
     pub meta: Option<JsonText>,
-    /// The error, where the outcome was one.
+    /// The error, if the outcome was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<crate::result::CallError>,
     /// Warnings of the first outcome.

@@ -1,5 +1,6 @@
-//! Codes and event kinds that are reserved: their names are fixed, and no part of this version gives
-//! a code or writes a kind that is listed here.
+//! Reserved error codes and kinds of audit events.
+//!
+//! Their names are fixed, and this version neither returns these codes nor writes these kinds.
 //!
 //! Doc: call-path.md#codes
 

@@ -1,6 +1,6 @@
-//! The sandbox profile of a contract: what a tool may touch, deny by default.
+//! The sandbox profile of a contract: the resources that a tool may access, deny by default.
 //!
-//! The types only state what is wanted; enforcing it is the launcher's business.
+//! The types only specify the profile; the launcher enforces it.
 //!
 //! Doc: contract.md#sandbox
 
@@ -12,12 +12,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::secret_location::SecretRef;
 
-/// What a tool may touch; what is not named is denied.
+/// The resources that a tool may access; all others are denied.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schemars", derive(JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SandboxProfile {
-    /// Whether a missing primitive refuses the tool.
+    /// Whether a missing primitive prevents the tool from running.
     #[serde(default)]
     pub enforce: Enforce,
     /// Files.
@@ -34,7 +34,7 @@ pub struct SandboxProfile {
     pub limits: Option<SandboxLimits>,
 }
 
-/// Whether a missing primitive refuses the tool.
+/// Whether a missing primitive prevents the tool from running.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schemars", derive(JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -42,11 +42,11 @@ pub enum Enforce {
     /// Without the whole profile the tool does not run.
     #[default]
     Required,
-    /// The tool runs with what there is, and the receipt says so.
+    /// The tool runs with the available primitives, and the receipt lists the missing ones.
     BestEffort,
 }
 
-/// Files that a tool may touch.
+/// Files that a tool may access.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schemars", derive(JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -69,7 +69,7 @@ pub struct FsProfile {
 pub struct WritePath {
     /// The path.
     pub path: String,
-    /// Most it may hold, in MiB.
+    /// Maximum size of the content, in MiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_mb: Option<u64>,
 }
@@ -84,7 +84,7 @@ pub struct NetProfile {
     pub hosts: Vec<String>,
 }
 
-/// Environment that a tool sees.
+/// Environment of a tool.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schemars", derive(JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -95,12 +95,12 @@ pub struct EnvProfile {
     /// Variables with fixed values.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub set: BTreeMap<String, String>,
-    /// Variables whose values are secrets.
+    /// Variables with secret values.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub secrets: BTreeMap<String, SecretRef>,
 }
 
-/// Limits that cut.
+/// Limits that the sandbox enforces.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schemars", derive(JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -111,8 +111,8 @@ pub struct SandboxLimits {
     /// CPU time, in seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_s: Option<u64>,
-    /// Processor time of all its processes together, in percent of one processor, where there is a
-    /// cgroup.
+    /// Processor time of all its processes together, in percent of one processor, if a cgroup is
+    /// available.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_percent: Option<u64>,
     /// Memory, in MiB.

@@ -14,17 +14,17 @@ use crate::json::{Step, dotted};
 use crate::result::ArgumentError;
 use crate::schema_graph::{SchemaGraph, examine};
 
-/// Most errors that one check reports.
+/// Maximum number of errors that one check reports.
 pub const ERRORS_MAX: usize = 100;
-/// Most memory that one compiled pattern may take, in bytes.
+/// Maximum memory of one compiled pattern, in bytes.
 const PATTERN_BYTES_MAX: usize = 1 << 20;
 
-/// What is wrong with a schema.
+/// A fault of a schema.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SchemaFault {
-    /// Where in the schema.
+    /// The place in the schema.
     pub path: Vec<Step>,
-    /// What was expected there.
+    /// The expected form, in one sentence.
     pub message: String,
 }
 
@@ -36,13 +36,13 @@ impl fmt::Display for SchemaFault {
 
 impl std::error::Error for SchemaFault {}
 
-/// A schema that is ready to judge values.
+/// A compiled schema that judges values.
 pub struct CompiledSchema {
     /// `None` for `{}` and `true`, which accept everything: most results have such a schema.
     validator: Option<Validator>,
     /// Names of the root's properties, for hints.
     properties: Box<[String]>,
-    /// Counts what an instance costs, where the schema recurses or leads along many ways.
+    /// Counts the cost of an instance, if the schema recurses or has many paths.
     graph: Option<Box<SchemaGraph>>,
 }
 
@@ -55,12 +55,12 @@ impl fmt::Debug for CompiledSchema {
 }
 
 impl CompiledSchema {
-    /// Compiles `schema`: draft 2020-12 unless its `$schema` names another known draft. Nothing
-    /// is ever fetched.
+    /// Compiles `schema`: draft 2020-12 unless its `$schema` names another known draft. Nothing is
+    /// fetched.
     ///
     /// # Errors
-    /// A [`SchemaFault`] where it is no schema, a pattern is not linear or too large, a reference
-    /// leaves the document, or references double or go in a circle.
+    /// A [`SchemaFault`] where it is not a schema, a pattern is not linear or too large, a reference
+    /// leaves the document, or references double or are cyclic.
     pub fn compile(schema: &Value) -> Result<Self, SchemaFault> {
         let trivial = match schema {
             Value::Bool(true) => true,
@@ -106,8 +106,8 @@ impl CompiledSchema {
         self.validator.is_none()
     }
 
-    /// Everything that is wrong with `value`, at most [`ERRORS_MAX`] findings, sorted by place.
-    /// Values are masked; only names of the schema's own properties are repeated.
+    /// Returns the errors of `value`, at most [`ERRORS_MAX`], sorted by place. Messages mask values and
+    /// contain only names of the schema's own properties.
     #[must_use]
     pub fn errors(&self, value: &Value) -> Vec<ArgumentError> {
         if self.graph.as_ref().is_some_and(|graph| !graph.can_judge(value)) {
@@ -136,7 +136,8 @@ impl CompiledSchema {
         let message = match error.kind() {
             ValidationErrorKind::AdditionalProperties { unexpected }
             | ValidationErrorKind::UnevaluatedProperties { unexpected } => {
-                // One name is enough to mend the call; it is what the agent itself wrote.
+                // One name is enough to correct the call. It may be repeated, because the agent itself
+                // wrote it.
                 let name = unexpected.first().map_or("", String::as_str);
                 if unexpected.len() == 1 {
                     path = format!("{path}/{}", name.replace('~', "~0").replace('/', "~1"));
@@ -156,7 +157,7 @@ impl CompiledSchema {
     }
 }
 
-/// The steps of a JSON Pointer in `value`.
+/// Returns the steps of a JSON Pointer in `value`.
 fn steps(value: &Value, pointer: &str) -> Vec<Step> {
     let mut here = Some(value);
     let mut out = Vec::new();

@@ -1,7 +1,7 @@
-//! Older drafts of JSON Schema said in draft 2020-12, for listings.
+//! Converts older drafts of JSON Schema to draft 2020-12, for listings.
 //!
-//! Calls are judged by the schema as it was registered; this is what clients are shown, most of
-//! which know one draft only. A schema that cannot be said faithfully is left as it is.
+//! Calls are judged by the registered schema. The converted schema is for clients, most of which know
+//! only one draft. A schema that cannot be converted faithfully is left unchanged.
 //!
 //! Doc: contract.md#schemas
 
@@ -10,12 +10,12 @@ use serde_json::{Map, Value};
 /// The name of draft 2020-12.
 const CURRENT: &str = "https://json-schema.org/draft/2020-12/schema";
 
-/// Keywords whose value is data, not a schema.
+/// Keywords with a value that is data, not a schema.
 const DATA: [&str; 5] = ["const", "enum", "default", "examples", "required"];
-/// Keywords with schemas under names.
+/// Keywords with an object of named schemas.
 const NAMED: [&str; 6] =
     ["properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"];
-/// What may stand beside a reference in drafts that ignore its neighbours.
+/// Keywords that may be next to a reference in drafts that ignore its siblings.
 const BESIDE_REFERENCE: [&str; 10] = [
     "$ref",
     "$schema",
@@ -36,7 +36,8 @@ enum Draft {
     From2019,
 }
 
-/// `schema` in draft 2020-12; `None` where it is in that draft already, or cannot be said in it.
+/// Returns `schema` in draft 2020-12; `None` if it is in that draft already, or cannot be expressed in
+/// it.
 #[must_use]
 pub fn in_2020_12(schema: &Value) -> Option<Value> {
     let named = schema.get("$schema")?.as_str()?.trim_end_matches('#');
@@ -54,7 +55,7 @@ pub fn in_2020_12(schema: &Value) -> Option<Value> {
     Some(out)
 }
 
-/// Whether a reference leads through a keyword that is renamed.
+/// Whether a reference contains a keyword that is renamed.
 fn points_at_what_moves(value: &Value) -> bool {
     match value {
         Value::Array(items) => items.iter().any(points_at_what_moves),
@@ -101,7 +102,7 @@ fn said(schema: &Value, draft: Draft, root: bool) -> Value {
                     out.insert("items".to_owned(), said(rest, draft, false));
                 }
             }
-            // Beside a single schema it says nothing.
+            // Next to a single schema, it has no effect.
             ("additionalItems", _) => (),
             ("dependencies", Value::Object(dependencies)) => depend(dependencies, draft, &mut out),
             ("exclusiveMinimum" | "exclusiveMaximum", Value::Bool(exclusive)) => {

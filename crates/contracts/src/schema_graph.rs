@@ -1,9 +1,10 @@
-//! What a schema costs to judge, and what a validator lets through: references that double, cycles
-//! that consume nothing, and recursion that branches.
+//! Bounds the cost of judging an instance by a schema.
 //!
-//! A schema from outside must not make the judging of one call take for ever, and neither must the
-//! arguments of one. Subschemas and what they refer to are a graph; steps that stay at the same
-//! place of the instance are told from those that lead to a part of it.
+//! A validator accepts references that double, cycles that consume nothing, and recursion that branches.
+//!
+//! An external schema, or the arguments of a call, must not make the judging of one call unbounded.
+//! Subschemas and their references are a graph. Its edges at the same place of the instance are distinct
+//! from those that lead to a part of it.
 //!
 //! Doc: contract.md#schemas
 
@@ -14,18 +15,18 @@ use serde_json::{Map, Value};
 
 use crate::json::Step;
 
-/// Subschemas that may apply at one place of an instance, references expanded.
+/// Maximum number of subschemas at one place of an instance, with references expanded.
 pub(crate) const EXPANDED_MAX: u64 = 10_000;
-/// References and combinations that may lead on from one another at one place.
+/// Maximum length of a chain of references and combinations at one place.
 const CHAIN_MAX: usize = 256;
-/// Evaluations of subschemas that one instance may take.
+/// Maximum number of evaluations of subschemas for one instance.
 const EVALUATIONS_MAX: u64 = 1_000_000;
-/// Evaluations of a schema without recursion that need no counting for each instance.
+/// Maximum number of evaluations of a schema without recursion for which instances are not counted.
 const EVALUATIONS_PLAIN: u64 = 100_000;
-/// Evaluations that may be open at once: a thread's stack holds no more.
+/// Maximum depth of nested evaluations: a thread's stack has no space for more.
 const NESTED_MAX: usize = 600;
 
-/// Longest name of a property, in bytes.
+/// Maximum length of a property name, in bytes.
 const NAME_BYTES_MAX: usize = 1_024;
 
 /// The dialects that can be compiled.
@@ -41,27 +42,27 @@ const DIALECTS: [&str; 9] = [
     "http://json-schema.org/schema",
 ];
 
-/// Keywords whose value refers to another subschema.
+/// Keywords with a reference to another subschema.
 const REFERENCES: [&str; 3] = ["$ref", "$dynamicRef", "$recursiveRef"];
-/// Keywords whose subschema applies at the same place.
+/// Keywords with a subschema for the same place.
 const IN_PLACE: [&str; 4] = ["not", "if", "then", "else"];
 /// Keywords with a list of such subschemas.
 const IN_PLACE_LISTS: [&str; 3] = ["allOf", "anyOf", "oneOf"];
 
-/// What is wrong with a schema, and where.
+/// A fault of a schema, with its place.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Objection {
     pub(crate) path: Vec<Step>,
     pub(crate) message: String,
 }
 
-/// Which part of an instance a step leads to.
+/// The part of an instance that a step leads to.
 #[derive(Debug)]
 enum Part {
     Property(String),
-    /// Any property, as far as a name alone can tell.
+    /// Any property, because the name pattern is not evaluated here.
     SomeProperty,
-    /// Properties that are not named beside it.
+    /// Properties that the same schema does not name.
     OtherProperty,
     Element(usize),
     EveryElement,
@@ -79,8 +80,8 @@ pub(crate) struct SchemaGraph {
     nodes: Vec<Node>,
 }
 
-/// Looks at every subschema of a document. Gives the graph where judging an instance must be
-/// counted first.
+/// Examines every subschema of a document. Returns the graph if the evaluations of an instance must be
+/// counted before it is judged.
 ///
 /// # Errors
 /// An [`Objection`], the first in reading order.
@@ -104,7 +105,7 @@ pub(crate) fn examine(schema: &Value) -> Result<Option<SchemaGraph>, Objection> 
     let registry = Registry::new()
         .add(ROOT, draft.create_resource_ref(schema))
         .and_then(referencing::RegistryBuilder::prepare);
-    // What cannot be read here cannot be compiled either, and is told there.
+    // A schema that cannot be read here does not compile either, and the compilation reports it.
     let Ok(registry) = registry else { return Ok(None) };
     let Ok(root) = referencing::uri::from_str(ROOT) else { return Ok(None) };
     let mut building = Building {
@@ -131,7 +132,7 @@ pub(crate) fn examine(schema: &Value) -> Result<Option<SchemaGraph>, Objection> 
     Ok(graph.costs().then_some(graph))
 }
 
-/// Whether a document has parts with names of their own, which references may mean.
+/// Whether a document has parts with their own names, to which references may lead.
 fn embeds(value: &Value) -> bool {
     match value {
         Value::Array(items) => items.iter().any(embeds),
@@ -145,8 +146,8 @@ fn embeds(value: &Value) -> bool {
     }
 }
 
-/// A reference with an address of its own means another document, where no part of this one has a
-/// name, unless it is one of the specification's.
+/// Checks that no reference leaves the document. If no part has its own name, a reference with an
+/// address means another document. References to documents of the specification are allowed.
 fn stays_inside(value: &Value, path: &mut Vec<Step>) -> Result<(), Objection> {
     match value {
         Value::Array(items) => {
@@ -158,7 +159,7 @@ fn stays_inside(value: &Value, path: &mut Vec<Step>) -> Result<(), Objection> {
         }
         Value::Object(members) => {
             for (key, member) in members {
-                // Values that a schema compares with are no schemas.
+                // Values that a schema compares with are not schemas.
                 if matches!(key.as_str(), "const" | "enum" | "default" | "examples") {
                     continue;
                 }
@@ -181,7 +182,7 @@ fn stays_inside(value: &Value, path: &mut Vec<Step>) -> Result<(), Objection> {
     Ok(())
 }
 
-/// Every subschema with a dynamic anchor, by its name: which one is meant shows only when an
+/// Collects every subschema with a dynamic anchor, by its name. The applicable one is known only when an
 /// instance is judged.
 fn dynamic_anchors<'s>(value: &'s Value, found: &mut HashMap<&'s str, Vec<&'s Value>>) {
     match value {
@@ -199,12 +200,12 @@ fn dynamic_anchors<'s>(value: &'s Value, found: &mut HashMap<&'s str, Vec<&'s Va
 struct Building<'s> {
     draft: Draft,
     nodes: Vec<Node>,
-    /// Where each node was first met.
+    /// The path at which each node was first found.
     paths: Vec<Vec<Step>>,
     known: HashMap<*const Value, usize>,
     open: Vec<(usize, &'s Value, Resolver<'s>)>,
     dynamic: HashMap<&'s str, Vec<&'s Value>>,
-    /// Where a name of a property is too long.
+    /// The path of a property name that is too long.
     long: Option<Vec<Step>>,
 }
 
@@ -229,7 +230,7 @@ impl<'s> Building<'s> {
         let mut node = Node::default();
         self.in_place(members, resolver, &path, &mut node);
         self.parts(members, resolver, &path, &mut node);
-        // Definitions are looked at where they stand, whether or not somebody refers to them.
+        // Definitions are examined in place, even without a reference to them.
         for name in ["$defs", "definitions"] {
             let definitions = members.get(name).and_then(Value::as_object).into_iter().flatten();
             for (own, schema) in definitions {
@@ -285,7 +286,8 @@ impl<'s> Building<'s> {
             }
             targets.sort_unstable();
             targets.dedup();
-            // Of several that may be meant, one is: the last one looked at stands for all of them.
+            // Only one of several possible targets applies to an instance. All are added, so that the
+            // costliest is bounded too.
             node.in_place.extend(targets.into_iter().map(|target| (vec![key(name)], target)));
         }
     }
@@ -306,7 +308,8 @@ impl<'s> Building<'s> {
         for (name, own) in [("properties", true), ("patternProperties", false)] {
             let named = members.get(name).and_then(Value::as_object).into_iter().flatten();
             for (property, schema) in named {
-                // The validator keeps the way to each place; a long name is kept over and over.
+                // The validator stores the path of each place, so a long name would be stored many
+                // times.
                 if property.len() > NAME_BYTES_MAX {
                     self.long.get_or_insert_with(|| below(path, &[key(name)]));
                 }
@@ -331,7 +334,7 @@ impl<'s> Building<'s> {
             }
         }
         if let Some(schema) = members.get("propertyNames") {
-            // A name has no parts, so nothing is counted on from there.
+            // A name has no parts, so its schema needs no edge for the counting.
             let _ = self.node_if_object(schema, resolver, below(path, &[key("propertyNames")]));
         }
     }
@@ -357,20 +360,20 @@ fn below(path: &[Step], steps: &[Step]) -> Vec<Step> {
 #[derive(Clone, Copy)]
 enum Visited {
     New,
-    /// Being looked at: coming back to it is a cycle.
+    /// In progress: a second visit is a cycle.
     Open,
-    /// Expands to so many subschemas, so many deep.
+    /// Finished, with the number of subschemas and their depth.
     Done(u64, usize),
 }
 
-/// What is wrong at one place, and the way on to the reference that makes it so.
+/// A fault at one place, with the steps to the reference that causes it.
 struct InnerObjection {
     steps: Vec<Step>,
     message: String,
 }
 
 impl SchemaGraph {
-    /// What is wrong with the steps that stay at one place.
+    /// Checks the steps that stay at one place.
     fn objection(&self, paths: &[Vec<Step>]) -> Result<(), Objection> {
         let mut known = vec![Visited::New; self.nodes.len()];
         for (index, path) in paths.iter().enumerate() {
@@ -382,7 +385,7 @@ impl SchemaGraph {
         Ok(())
     }
 
-    /// How many subschemas apply where this one does.
+    /// Returns the number of subschemas that apply at the place of this one.
     fn expanded(
         &self,
         index: usize,
@@ -412,7 +415,7 @@ impl SchemaGraph {
         for (steps, next) in next {
             let expanded = self.expanded(*next, chain + 1, known).map_err(|inner| {
                 let mut steps = steps.clone();
-                // Behind a reference begins another part of the document.
+                // A reference leads to another part of the document, so the steps end there.
                 let refers = matches!(steps.last(), Some(Step::Key(key)) if REFERENCES.contains(&key.as_str()));
                 if !refers {
                     steps.extend(inner.steps);
@@ -431,8 +434,8 @@ impl SchemaGraph {
         Ok(size)
     }
 
-    /// Whether judging an instance may cost so much that it must be counted first: the schema
-    /// recurses, or leads along too many ways, or too deep.
+    /// Whether the evaluations of an instance must be counted before it is judged: the schema recurses,
+    /// has too many paths, or is too deep.
     fn costs(&self) -> bool {
         let mut known = vec![Visited::New; self.nodes.len()];
         match self.ways(0, 0, &mut known) {
@@ -441,7 +444,8 @@ impl SchemaGraph {
         }
     }
 
-    /// How many ways lead on from a node, and how deep; `None` where one leads back.
+    /// Returns the number and the depth of the paths from a node; `None` if one is a cycle or is too
+    /// deep.
     fn ways(&self, index: usize, depth: usize, known: &mut [Visited]) -> Option<(u64, usize)> {
         match known.get(index) {
             Some(Visited::Open) | None => return None,
@@ -471,15 +475,15 @@ impl SchemaGraph {
     }
 }
 
-/// Counts evaluations without doing them: each pair of a subschema and a part of the instance is
-/// looked at once.
+/// A counter of evaluations that does not perform them. It visits each pair of a subschema and a part of
+/// the instance once.
 struct Counting<'g> {
     graph: &'g SchemaGraph,
     known: HashMap<(usize, *const Value), u64>,
 }
 
 impl Counting<'_> {
-    /// How many evaluations begin here; `None` where they are too many or too deep.
+    /// Returns the number of evaluations from here on; `None` if they are too many or too deep.
     fn evaluations(&mut self, index: usize, instance: &Value, depth: usize) -> Option<u64> {
         let pair = (index, std::ptr::from_ref(instance));
         if let Some(known) = self.known.get(&pair) {

@@ -1,7 +1,6 @@
-//! What a secret looks like, by the name of its field and by the shape of its value.
+//! Recognises secrets, by the name of their field and by the shape of their value.
 //!
-//! Only neutral shapes are built in; a larger rule set is handed in as data. Nothing here ever
-//! repeats a value in a message.
+//! Only neutral shapes are built in; a larger rule set is supplied as data. No message contains a value.
 //!
 //! Doc: contract.md#no-secrets
 
@@ -37,11 +36,11 @@ const SECRET_WORDS: [&str; 21] = [
     "connectionstring",
 ];
 
-/// Whether a field's name says that its value is a secret: `dbPassword` does, `maxInputTokens`
-/// and `tokenizer` do not.
+/// Whether a field's name indicates that its value is a secret: `dbPassword` does, `maxInputTokens` and
+/// `tokenizer` do not.
 #[must_use]
 pub fn names_a_secret(key: &str) -> bool {
-    // Most names end like no secret word, and are done with here.
+    // Most names do not end with a secret word, so their check ends here.
     if key.is_ascii() && !SECRET_WORDS.iter().any(|word| ends_with_folded(key, word)) {
         return false;
     }
@@ -50,7 +49,7 @@ pub fn names_a_secret(key: &str) -> bool {
         .filter(|c| !matches!(c, ' ' | '-' | '_'))
         .flat_map(char::to_lowercase)
         .collect();
-    // The last words of a name are the end of it, so most names are done with here.
+    // A secret word counts only at the end of a name, so the check of most names ends here.
     if !SECRET_WORDS.iter().any(|word| folded.ends_with(word)) {
         return false;
     }
@@ -64,7 +63,7 @@ pub fn names_a_secret(key: &str) -> bool {
     })
 }
 
-/// Whether an ASCII name ends with a word, whatever its letter case and separators are.
+/// Whether an ASCII name ends with a word, regardless of its letter case and separators.
 fn ends_with_folded(key: &str, word: &str) -> bool {
     let mut letters = key.bytes().rev().filter(|byte| !matches!(byte, b' ' | b'-' | b'_'));
     word.bytes()
@@ -72,7 +71,7 @@ fn ends_with_folded(key: &str, word: &str) -> bool {
         .all(|letter| letters.next().is_some_and(|own| own.eq_ignore_ascii_case(&letter)))
 }
 
-/// The words of a name in camelCase, `snake_case`, kebab-case or with spaces, in lower case.
+/// Returns the words of a name in camelCase, `snake_case`, kebab-case or with spaces, in lower case.
 fn words(key: &str) -> Vec<String> {
     let mut words: Vec<String> = Vec::new();
     let mut previous_lower = false;
@@ -99,19 +98,19 @@ fn words(key: &str) -> Vec<String> {
     words
 }
 
-/// A secret in a text: where it stands, and by what it was recognised.
+/// A secret in a text, with its range and the name of its shape.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FoundSecret<'s> {
-    /// Its bytes.
+    /// The byte range.
     pub range: std::ops::Range<usize>,
-    /// What was recognised, such as `a PEM private key`.
+    /// The name of the shape, such as `a PEM private key`.
     pub name: &'s str,
 }
 
-/// Rules that tell secrets by their shape.
+/// A rule that recognises secrets by their shape.
 pub trait SecretShape: Send + Sync {
-    /// Every secret in `text`, in any order; ranges begin and end between characters. It must
-    /// take no longer than the length of the text warrants.
+    /// Returns every secret in `text`, in any order; ranges begin and end between characters. The run
+    /// time must be proportional to the length of the text.
     fn find_all<'s>(&'s self, text: &str) -> Vec<FoundSecret<'s>>;
 }
 
@@ -132,7 +131,7 @@ impl Default for SecretShapes {
 }
 
 impl SecretShapes {
-    /// The neutral shapes: PEM private keys, JWTs, URLs with user-info, literal authorization
+    /// Returns the neutral shapes: PEM private keys, JWTs, URLs with user-info, literal authorization
     /// values.
     #[must_use]
     pub fn builtin() -> Self {
@@ -144,14 +143,14 @@ impl SecretShapes {
         ]))
     }
 
-    /// The built-in shapes and `more`.
+    /// Returns the built-in shapes and `more`.
     #[must_use]
     pub fn with(more: impl IntoIterator<Item = Arc<dyn SecretShape>>) -> Self {
         let all: Vec<_> = Self::builtin().0.iter().cloned().chain(more).collect();
         Self(all.into())
     }
 
-    /// What the first secret in `text` was recognised by, if there is one.
+    /// Returns the name of the first shape that recognises a secret in `text`, if one does.
     #[must_use]
     pub fn recognise(&self, text: &str) -> Option<&str> {
         if text.len() < SECRET_BYTES_MIN {
@@ -160,7 +159,7 @@ impl SecretShapes {
         self.0.iter().find_map(|shape| shape.find_all(text).first().map(|found| found.name))
     }
 
-    /// `text` with every secret in it replaced by `[redacted]`; the text itself where it has none.
+    /// Returns `text` with every secret replaced by `[redacted]`; unchanged if it contains none.
     #[must_use]
     pub fn redact<'t>(&self, text: &'t str) -> Cow<'t, str> {
         let mut out = Cow::Borrowed(text);
@@ -174,7 +173,7 @@ impl SecretShapes {
             let mut clean = String::new();
             let mut from = 0;
             for range in ranges {
-                // Secrets that overlap are one.
+                // Overlapping secrets count as one.
                 if range.end <= from {
                     continue;
                 }
@@ -193,10 +192,10 @@ impl SecretShapes {
     }
 }
 
-/// No shape is shorter.
+/// Minimum length of a secret, in bytes.
 const SECRET_BYTES_MIN: usize = 6;
 
-/// What stands in place of a secret.
+/// The replacement of a secret.
 pub const REDACTED: &str = "[redacted]";
 
 enum Builtin {
@@ -239,7 +238,7 @@ impl SecretShape for Builtin {
     }
 }
 
-/// Where a part of a text begins.
+/// Returns the offset at which a part of a text begins.
 fn find(text: &str, part: &str) -> Option<usize> {
     memchr::memmem::find(text.as_bytes(), part.as_bytes())
 }
@@ -275,7 +274,7 @@ fn find_jwt(text: &str) -> Option<std::ops::Range<usize>> {
         bytes.get(from..).unwrap_or_default().iter().take_while(|byte| base64url(**byte)).count()
     };
     let mut from = 0;
-    // `eyJ` is `{"` in base64url: every JWS header and payload begins so.
+    // `eyJ` is `{"` in base64url: every JWS header and payload begins with it.
     while let Some(at) = find(text.get(from..)?, "eyJ") {
         let start = from + at;
         let header = run(start);
@@ -290,7 +289,7 @@ fn find_jwt(text: &str) -> Option<std::ops::Range<usize>> {
                 return Some(start..signature_at + run(signature_at));
             }
         }
-        // What begins later in the same run ends with it too.
+        // A match that begins later in the same run ends at the same place.
         from = start + header.max(3);
     }
     None
@@ -323,7 +322,7 @@ fn find_user_info(text: &str) -> Option<std::ops::Range<usize>> {
 
 fn find_authorization(text: &str) -> Option<std::ops::Range<usize>> {
     let mut from = 0;
-    // "earer " and "asic " are found in one pass, whatever their first letter is.
+    // `Bearer` and `Basic` are found in one pass, with an upper-case or lower-case first letter.
     while let Some(at) = memchr::memchr2(b'B', b'b', text.get(from..)?.as_bytes()) {
         let start = from + at;
         from = start + 1;
@@ -341,7 +340,7 @@ fn find_authorization(text: &str) -> Option<std::ops::Range<usize>> {
                     base64url(*byte) || matches!(byte, b'.' | b'~' | b'+' | b'/' | b'=')
                 })
                 .count();
-            // Prose such as "Bearer tokens are ..." is short or has no digit.
+            // The word after "Bearer" in prose is short or has no digit.
             let value = rest.get(..length)?;
             if bounded && length >= 16 && value.bytes().any(|byte| byte.is_ascii_digit()) {
                 return Some(value_at..value_at + length);

@@ -1,4 +1,4 @@
-//! Where a secret is kept: references that are written in the place of values.
+//! References to secrets, which are written in place of values.
 //!
 //! Doc: execution.md#secrets
 
@@ -8,7 +8,7 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// How configuration speaks of a secret: a reference, resolved at execution and never logged.
+/// A reference to a secret in configuration, resolved at execution and never logged.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schemars", derive(JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -18,7 +18,7 @@ pub struct SecretRef {
     pub secret_ref: SecretLocation,
 }
 
-/// Where a secret is kept.
+/// The location of a secret.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schemars", derive(JsonSchema))]
 #[serde(try_from = "String", into = "String")]
@@ -40,7 +40,7 @@ impl TryFrom<String> for SecretLocation {
     type Error = crate::id::InvalidName;
 
     fn try_from(text: String) -> Result<Self, Self::Error> {
-        // The text is not repeated: somebody may have pasted the secret itself.
+        // The text is not repeated, because it may be the secret itself.
         let refuse = || {
             crate::id::InvalidName(
                 "a secret reference is `env:NAME`, `file:PATH` or `keyring:SERVICE/USER`"

@@ -1,6 +1,6 @@
-//! How far a tool is believed to keep to itself: the floor of its containment.
+//! Trust levels of tools, which set the minimum of their containment.
 //!
-//! What a tool says is never believed; this is about what it could do.
+//! The output of a tool is never trusted; a level only concerns the actions that the tool could perform.
 //!
 //! Doc: policy.md#trust
 
@@ -10,23 +10,23 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// The levels that mean something.
+/// The levels of trust in a tool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schemars", derive(JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum TrustLevel {
-    /// Anything may be behind it.
+    /// The tool may perform any action.
     Untrusted,
-    /// It should be contained where that is possible.
+    /// The tool should be contained where that is possible.
     Sandbox,
-    /// It runs as the gateway does.
+    /// The tool runs with the gateway's own rights.
     Trusted,
-    /// It is the gateway's own.
+    /// The tool is part of the gateway.
     Builtin,
 }
 
 impl TrustLevel {
-    /// The level that is written as `word`.
+    /// Returns the level that is written as `word`.
     #[must_use]
     pub fn parse(word: &str) -> Option<Self> {
         match word {
@@ -38,25 +38,25 @@ impl TrustLevel {
         }
     }
 
-    /// Whether tools of this level run as the gateway does.
+    /// Whether tools of this level run with the gateway's own rights.
     #[must_use]
     pub fn is_free(self) -> bool {
         self >= Self::Trusted
     }
 }
 
-/// What an operator's own words for trust mean.
+/// The mapping of an operator's own trust names to levels.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TrustLevels(BTreeMap<String, TrustLevel>);
 
 impl TrustLevels {
-    /// The four levels, and these words.
+    /// Creates a mapping of the four levels and these names.
     #[must_use]
     pub fn with(words: BTreeMap<String, TrustLevel>) -> Self {
         Self(words)
     }
 
-    /// The level of a word; one that nobody mapped is `untrusted`.
+    /// Returns the level of a name; an unmapped name is `untrusted`.
     #[must_use]
     pub fn of(&self, word: &str) -> TrustLevel {
         let known = TrustLevel::parse(word).or_else(|| self.0.get(word).copied());

@@ -1,4 +1,5 @@
-//! The port to what a server offers beside tools: prompts, resources, completion, subscriptions.
+//! The port for requests to a server other than tool calls: prompts, resources, completion,
+//! subscriptions.
 //!
 //! Path: 7. Doc: call-path.md#requests
 
@@ -7,7 +8,7 @@ use serde_json::{Map, Value};
 
 use crate::conversation::Conversation;
 
-/// What is asked of an upstream server beside calls of tools. Names and URIs are the server's own.
+/// A request to an upstream server other than a tool call. Names and URIs are the server's own.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Ask {
     /// Reads a resource.
@@ -19,31 +20,31 @@ pub enum Ask {
     GetPrompt {
         /// Its name.
         name: String,
-        /// Its arguments, where the caller sent any.
+        /// Its arguments, if the caller sent any.
         arguments: Option<Map<String, Value>>,
     },
     /// Completes an argument.
     Complete {
-        /// What the argument belongs to.
+        /// The prompt or resource of the argument.
         reference: CompletionReference,
         /// The argument: `name`, and `value` as far as it was typed.
         argument: Value,
         /// Further context, such as arguments that are known.
         context: Option<Value>,
     },
-    /// Starts to tell when a resource changes. Asking twice is as asking once.
+    /// Subscribes to changes of a resource. A second subscription has no further effect.
     Subscribe {
         /// Its URI.
         uri: String,
     },
-    /// Stops telling.
+    /// Ends the subscription.
     Unsubscribe {
         /// Its URI.
         uri: String,
     },
 }
 
-/// What an argument that is to be completed belongs to.
+/// The prompt or resource of an argument that is to be completed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CompletionReference {
     /// A prompt, by name.
@@ -52,29 +53,30 @@ pub enum CompletionReference {
     Resource(String),
 }
 
-/// What an upstream server tells by itself, beside changes of its listings.
+/// A notification of an upstream server, other than changes of its listings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Notice {
-    /// A resource has changed, or may have changed while nobody listened.
+    /// A resource has changed, or may have changed while there was no listener.
     ResourceUpdated {
-        /// Its URI, as the server has it.
+        /// Its URI, as the server defines it.
         uri: String,
-        /// The caller whose own connection told it; `None` = it concerns every caller.
+        /// The caller with its own connection on which the notification arrived; `None` = it concerns
+        /// every caller.
         caller: Option<String>,
     },
 }
 
-/// What an upstream server offers beside tools. Requests and answers are opaque documents of the
-/// protocol that the server speaks.
+/// An upstream server, for requests other than tool calls. Requests and responses are opaque documents
+/// of the protocol that the server speaks.
 ///
-/// A server that was lost is connected to again, and asked again for what callers subscribed to.
+/// A lost connection is established again, and the callers' subscriptions are requested again.
 #[async_trait]
 pub trait Upstream: Send + Sync {
-    /// The server, by its name in configuration.
+    /// Returns the name of the server in configuration.
     fn name(&self) -> &str;
 
-    /// Asks the server on behalf of a caller. Never repeats a request. Progress and log lines of
-    /// the request go to the conversation, and its cancel ends the request.
+    /// Sends a request to the server on behalf of a caller. It never repeats a request. Progress and log
+    /// lines of the request are sent to the conversation, and its cancel ends the request.
     ///
     /// # Errors
     /// Where the server does not answer, refuses, or was told to stop.
@@ -85,8 +87,8 @@ pub trait Upstream: Send + Sync {
         conversation: Conversation,
     ) -> Result<Value, UpstreamError>;
 
-    /// As [`Upstream::request`], through a door that shows the tool set `within`. Only a server whose
-    /// answers depend on what a door shows looks at it.
+    /// As [`Upstream::request`], through a front door that shows the tool set `within`. Only a server
+    /// with responses that depend on the tool set reads it.
     ///
     /// # Errors
     /// As [`Upstream::request`].
@@ -101,11 +103,11 @@ pub trait Upstream: Send + Sync {
         self.request(ask, caller, conversation).await
     }
 
-    /// What the server tells by itself; each notice goes to one of the receivers.
+    /// Returns a receiver of the server's notices; each notice is sent to one of the receivers.
     fn notices(&self) -> async_channel::Receiver<Notice>;
 }
 
-/// Why an upstream server did not serve a request.
+/// The reason why an upstream server did not serve a request.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum UpstreamError {
     /// The server cannot be reached.
@@ -116,18 +118,18 @@ pub enum UpstreamError {
     Refused {
         /// The protocol's error code.
         code: i64,
-        /// The server's sentence.
+        /// The server's message.
         message: String,
-        /// What the server said beside it.
+        /// The data of the error, in addition to its message.
         data: Option<Value>,
     },
     /// The server did not answer in time.
     #[error("the server did not answer in time")]
     Timeout,
-    /// The caller told the request to stop.
+    /// The caller cancelled the request.
     #[error("the request was told to stop")]
     Cancelled,
-    /// The server answered, and the answer is none of the protocol.
+    /// The server responded, but the response does not conform to the protocol.
     #[error("the server's answer cannot be read: {0}")]
     Unreadable(String),
 }

@@ -1,8 +1,8 @@
-//! The official JSON-Schema-Test-Suite, required cases of drafts 2020-12 and 07, through the
+//! Runs the required cases of the official JSON-Schema-Test-Suite, drafts 2020-12 and 07, through the
 //! guard's own entry points.
 //!
-//! The set-up step of `cargo xtask test` fetches the suite. Groups that need documents from
-//! elsewhere are refused on purpose, and counted.
+//! The set-up step of `cargo xtask test` fetches the suite. Groups that need external documents are
+//! rejected on purpose, and counted.
 //!
 //! Doc: contract.md#schemas
 #![allow(
@@ -18,11 +18,11 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 use toolbooth_contracts::{Guard, json as gate};
 
-/// The address at which the suite keeps documents that references lead to, and dialects of its
-/// own. Nothing is ever fetched, so what needs it is refused.
+/// The address of the suite's referenced documents and own dialects. Nothing is fetched, so a schema
+/// that needs them is rejected.
 const ELSEWHERE: &str = "localhost:1234";
 
-/// The end of the cases which say that draft 2020-12 does not assert formats by default. This
+/// The end of the descriptions of cases in which draft 2020-12 does not assert formats by default. This
 /// guard always asserts them.
 const ANNOTATION_ONLY: &str = "is only an annotation by default";
 
@@ -43,7 +43,7 @@ fn suite() -> Option<PathBuf> {
 fn entry(schema: &Value, dialect: &str) -> Value {
     let mut schema = match schema {
         Value::Object(_) => schema.clone(),
-        // A contract's schema is an object; a bare boolean is said as one.
+        // A contract's schema is an object, so a bare boolean is wrapped in one.
         bare => json!({ "allOf": [bare] }),
     };
     let members = schema.as_object_mut().unwrap();
@@ -83,7 +83,7 @@ fn run(
             let guarded = match guard.examine(&entry) {
                 Ok(guarded) => guarded,
                 Err(findings) => {
-                    // The two entry points agree, and say where and why.
+                    // The two entry points return the same findings, with place and reason.
                     let error = guard.validate_entry(&entry).unwrap_err();
                     assert_eq!(error.code.as_str(), "invalid-output-schema", "{error}");
                     assert_eq!(findings, guard.check_entry(&entry));

@@ -1,10 +1,10 @@
-//! MCP clients, and where their configuration is.
+//! MCP clients, and the locations of their configuration.
 //!
 //! Doc: importing.md#clients
 
 use std::path::PathBuf;
 
-/// A client whose configuration is understood.
+/// A client with a supported configuration format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Client {
     /// `.mcp.json`, `~/.claude.json`, `claude_desktop_config.json`.
@@ -20,7 +20,7 @@ pub enum Client {
 }
 
 impl Client {
-    /// The places that are looked at, in this order, where no file is named.
+    /// Returns the paths that are tried, in this order, if no file is specified.
     #[must_use]
     pub fn places(self) -> Vec<PathBuf> {
         let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
@@ -39,7 +39,7 @@ impl Client {
         }
     }
 
-    /// The member of the file that holds its servers.
+    /// Returns the member of the file that contains its servers.
     pub(crate) fn member(self) -> &'static str {
         match self {
             Self::Vscode => "servers",

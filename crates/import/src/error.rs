@@ -1,44 +1,44 @@
-//! Why something cannot be imported.
+//! Errors of importing.
 
-/// Why a client's file or an OpenAPI document cannot be imported.
+/// The reason why a client's file or an OpenAPI document cannot be imported.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ImportError {
-    /// A client's file is no TOML.
+    /// A client's file is not TOML.
     #[error("the file is no TOML: {0}")]
     NoToml(String),
-    /// A client's file is no JSON with comments.
+    /// A client's file is not JSON with comments.
     #[error("the file is no JSON")]
     NoJson(#[source] jsonc_parser::errors::ParseError),
-    /// A client's file is no JSON object.
+    /// A client's file is not a JSON object.
     #[error("the client's file holds no object")]
     NoObject,
-    /// A member of a client's file is no object.
+    /// A member of a client's file is not an object.
     #[error("`{0}` is no object")]
     NoMember(&'static str),
-    /// The configuration that is added to is no TOML.
+    /// The configuration that is extended is not TOML.
     #[error("the configuration is no TOML")]
     NoConfiguration,
-    /// A member of the configuration that is added to is no section.
+    /// A member of the configuration that is extended is not a section.
     #[error("`{0}` is no section")]
     NoSection(&'static str),
-    /// An OpenAPI document is no JSON.
+    /// An OpenAPI document is not JSON.
     #[error("the file is no JSON: {message}")]
     JsonAt {
         /// From 1.
         line: usize,
         /// From 1, in characters.
         column: usize,
-        /// What is wrong there.
+        /// The fault at that position.
         message: String,
     },
-    /// An OpenAPI document is no UTF-8.
+    /// An OpenAPI document is not UTF-8.
     #[error("the file is not UTF-8")]
     NoUtf8,
-    /// An OpenAPI document is no YAML.
+    /// An OpenAPI document is not YAML.
     #[error("the file is no YAML: {0}")]
     NoYaml(String),
-    /// An OpenAPI document is of another version, or none.
+    /// An OpenAPI document is of another version, or has none.
     #[error("it is no OpenAPI document of version 3 (member `openapi`)")]
     OpenApiVersion,
     /// An OpenAPI document has no paths.

@@ -12,17 +12,17 @@ use toolbooth_contracts::secret::{SecretShapes, names_a_secret};
 use crate::section::KeptSetting;
 use crate::values::{self, Worth};
 
-/// Keeps secrets out of what is written. A literal one is never copied.
+/// A filter that removes secrets from the written configuration. A literal secret is never copied.
 pub(crate) struct Keeper<'k> {
-    /// The server whose settings these are.
+    /// The server that the settings belong to.
     pub(crate) server: &'k str,
-    /// Where the program runs.
+    /// The working folder of the program.
     pub(crate) folder: Option<&'k Path>,
     pub(crate) shapes: &'k SecretShapes,
     pub(crate) notices: &'k mut Vec<String>,
 }
 
-/// The notice of a literal secret that is taken from a variable.
+/// Returns the notice of a literal secret that a variable replaces.
 #[must_use]
 pub fn not_copied(server: &str, place: &str, variable: &str) -> String {
     format!(
@@ -30,7 +30,7 @@ pub fn not_copied(server: &str, place: &str, variable: &str) -> String {
     )
 }
 
-/// A name of a variable: upper case, digits and `_`.
+/// Returns a name of a variable: upper case, digits and `_`.
 pub(crate) fn variable(parts: &[&str]) -> String {
     let mut out = String::new();
     for character in parts.join("_").chars() {
@@ -45,7 +45,7 @@ pub(crate) fn variable(parts: &[&str]) -> String {
     if out.starts_with(|c: char| c.is_ascii_digit()) { format!("_{out}") } else { out }
 }
 
-/// What a text with variables says itself: what is around them, and their defaults.
+/// Returns the literal parts of a text with variables: the text around them, and their defaults.
 fn around(text: &str) -> String {
     let defaults = with_placeholders::<Infallible>(text, |inner| {
         Ok(inner.split_once(":-").map(|(_, default)| default.to_owned()).unwrap_or_default())
@@ -58,8 +58,8 @@ impl Keeper<'_> {
         self.notices.push(not_copied(self.server, place, variable));
     }
 
-    /// Whether a text is a placeholder, such as `${TOKEN}` or `Bearer ${TOKEN}`; one with a default
-    /// is a literal all the same.
+    /// Whether a text is a placeholder, such as `${TOKEN}` or `Bearer ${TOKEN}`. One with a default
+    /// counts as a literal.
     fn is_placeholder(text: &str) -> bool {
         let inner = ["Bearer ", "Basic ", "bearer ", "basic ", "Token ", "token "]
             .iter()
@@ -81,14 +81,14 @@ impl Keeper<'_> {
         values::worth(name, text, self.shapes, self.folder)
     }
 
-    /// A variable or a header.
+    /// Returns the setting of a variable or a header.
     pub(crate) fn named(&mut self, kind: &str, name: &str, text: String) -> KeptSetting {
         if text.is_empty() || Self::is_placeholder(&text) {
             return KeptSetting::Text(text);
         }
         let worth = match text.contains("${") {
-            // A client fills in its variables; what is written around them, and as their defaults,
-            // is literal.
+            // A client substitutes its variables. The text around them and their defaults are
+            // literal.
             true => match self.is_secret(name, &text)
                 || self.worth(name, &around(&text)) == Worth::Secret
             {
@@ -111,9 +111,9 @@ impl Keeper<'_> {
         KeptSetting::Secret { variable, value: SecretString::from(text) }
     }
 
-    /// The arguments of a command: those after a flag that names a secret, those that say
-    /// `NAME=value` or `Name: value` with such a name, and those that look like one, are taken from
-    /// variables.
+    /// Replaces secrets in the arguments of a command by variables. Secrets are arguments after a
+    /// flag that names a secret, and `NAME=value` or `Name: value` with such a name. Arguments that
+    /// look like a secret count too.
     pub(crate) fn arguments(&mut self, arguments: Vec<String>) -> Vec<String> {
         let mut flag: Option<String> = None;
         let mut out = Vec::with_capacity(arguments.len());
@@ -135,8 +135,8 @@ impl Keeper<'_> {
         out
     }
 
-    /// A text of words, some of which may be `NAME=value`, `--name=value`, `Name: value`, or
-    /// follow a flag.
+    /// Replaces secrets in a text of words by variables. Words may be `NAME=value`, `--name=value`,
+    /// `Name: value`, or follow a flag.
     pub(crate) fn worded(&mut self, place: &str, text: &str) -> String {
         let mut out = String::with_capacity(text.len());
         let mut rest = text;
@@ -165,7 +165,8 @@ impl Keeper<'_> {
                 (_, Some(name))
                     if !word.is_empty() && self.is_secret(name.trim_end_matches(':'), word) =>
                 {
-                    // `Name: value` and `--name value` go on to the end of what they name.
+                    // `Name: value` extends to the end of the text, and `--name value` to the end of
+                    // the word.
                     let whole =
                         if name.ends_with(':') { format!("{word}{rest}") } else { word.to_owned() };
                     if name.ends_with(':') {
@@ -193,7 +194,7 @@ impl Keeper<'_> {
         self.shaped(place, out)
     }
 
-    /// A text that may hold what looks like a secret.
+    /// Replaces a text by a variable if it contains a part that looks like a secret.
     fn shaped(&mut self, place: &str, text: String) -> String {
         if Self::is_placeholder(&text) || self.shapes.recognise(&text).is_none() {
             return text;
@@ -203,7 +204,8 @@ impl Keeper<'_> {
         format!("${{{variable}}}")
     }
 
-    /// A URL: a secret in its query or its user-info is taken from a variable.
+    /// Replaces secrets in the query or the user-info of a URL by variables, or the whole URL if its
+    /// path is secret.
     pub(crate) fn url(&mut self, url: String) -> String {
         if !url.contains("${") && values::has_secret_path(&url) {
             let variable = variable(&[self.server, "url"]);

@@ -1,4 +1,4 @@
-//! Permissions of a client for single tools, carried over to the names that Toolbooth gives them.
+//! Carries a client's permissions for single tools over to the names of the tools in Toolbooth.
 //!
 //! Nothing is allowed that was not allowed before, and no refusal is lost.
 //!
@@ -16,11 +16,11 @@ use toolbooth_registry::wire::WireCandidate;
 use crate::client::Client;
 use crate::error::ImportError;
 
-/// The beginning of a permission for the tools of a server.
+/// The prefix of a permission for the tools of a server.
 const MCP: &str = "mcp__";
-/// The server that a client knows Toolbooth as.
+/// The name of Toolbooth as a server of a client.
 pub const GATEWAY: &str = "toolbooth";
-/// Settings of Claude for a project, from its folder.
+/// Claude's settings of a project, relative to its folder.
 const PROJECT_SETTINGS: [&str; 2] = [".claude/settings.json", ".claude/settings.local.json"];
 
 /// A tool that a server listed.
@@ -30,11 +30,11 @@ pub struct ListedTool {
     pub name: String,
     /// Its name on the wire; `None` in quarantine.
     pub wire_name: Option<String>,
-    /// The name that it would have on the wire in any case.
+    /// Its name on the wire, regardless of quarantine.
     pub expected_name: String,
 }
 
-/// A server that a client gives up for Toolbooth, with the tools that it listed.
+/// A server that a client replaces by Toolbooth, with the tools that it listed.
 #[derive(Debug, Clone)]
 pub struct Switched {
     /// Its name.
@@ -46,11 +46,12 @@ pub struct Switched {
 /// A file with permissions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PermissionFile {
-    /// Where it stands.
+    /// Its path.
     pub path: PathBuf,
-    /// The entries may be about servers of other projects too: they stay beside the new ones.
+    /// Whether entries may concern servers of other projects too; they then stay next to the new
+    /// ones.
     pub is_shared: bool,
-    /// Only the list of this project counts, in the file for all projects.
+    /// In the file for all projects, only the list of this project counts; `None` = all lists.
     pub project: Option<PathBuf>,
 }
 
@@ -61,11 +62,11 @@ pub struct Change {
     pub list: &'static str,
     /// The entry before.
     pub old: String,
-    /// The entries that stand for it now.
+    /// The entries that replace it.
     pub new: Vec<String>,
 }
 
-/// The files in which a client may have permissions for the servers of `file`.
+/// Returns the files in which a client may have permissions for the servers of `file`.
 #[must_use]
 pub fn files(client: Client, file: &Path) -> Vec<PermissionFile> {
     if client != Client::Claude {
@@ -92,7 +93,7 @@ pub fn files(client: Client, file: &Path) -> Vec<PermissionFile> {
             }));
         }
         Some(".claude.json") => {
-            // Servers of a user are there in every project.
+            // Servers of a user are available in every project.
             for project in projects(&file) {
                 found.extend(PROJECT_SETTINGS.map(|name| shared(project.join(name))));
             }
@@ -110,7 +111,7 @@ pub fn files(client: Client, file: &Path) -> Vec<PermissionFile> {
     files
 }
 
-/// The projects that Claude knows, and this one.
+/// Returns the projects that Claude knows, and the current one.
 fn projects(file: &Path) -> Vec<PathBuf> {
     let mut projects: Vec<PathBuf> = std::env::current_dir().into_iter().collect();
     let text = std::fs::read_to_string(file).unwrap_or_default();
@@ -128,7 +129,7 @@ fn parse(text: &str) -> Result<CstRootNode, ImportError> {
     CstRootNode::parse(text, &ParseOptions::default()).map_err(ImportError::NoJson)
 }
 
-/// Servers of `.mcp.json` that Claude does not start, with the file that says so.
+/// Returns the servers of `.mcp.json` that Claude does not start, with the file that disables them.
 #[must_use]
 pub fn disabled(client: Client, file: &Path) -> Vec<(String, PathBuf)> {
     let mut found = Vec::new();
@@ -173,13 +174,13 @@ fn lists(object: &CstObject, project: Option<&Path>) -> Vec<List> {
     lists
 }
 
-/// A name as Claude has it in permissions.
+/// Converts a name to the form that Claude uses in permissions.
 fn plain(name: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '_' | '-') { c } else { '_' };
     name.chars().map(plain).collect()
 }
 
-/// Which tools of a server an entry is about.
+/// The tools of a server that an entry covers.
 #[derive(Debug, PartialEq, Eq)]
 enum Selected<'e> {
     All,
@@ -187,7 +188,7 @@ enum Selected<'e> {
     Tool(&'e str),
 }
 
-/// What an entry selects of a server; `None` where it is about something else.
+/// Returns the tools of a server that an entry covers; `None` = it concerns something else.
 fn selected<'e>(entry: &'e str, server: &str) -> Option<Selected<'e>> {
     let rest = entry.strip_prefix(MCP)?;
     let rest = [server.to_owned(), plain(server)]
@@ -208,7 +209,7 @@ fn matches(pattern: &str, name: &str) -> bool {
     })
 }
 
-/// The server that an entry is about: of several, the one with the longest name.
+/// Returns the server that an entry concerns; of several, the one with the longest name.
 fn server_of<'s, 'e>(
     entry: &'e str,
     names: impl Iterator<Item = &'s str>,
@@ -216,8 +217,8 @@ fn server_of<'s, 'e>(
     names.filter_map(|name| Some((name, selected(entry, name)?))).max_by_key(|(name, _)| name.len())
 }
 
-/// Refusals of a file that are about more than one tool, with the server: another name cannot say
-/// the same of tools that are not there yet.
+/// Returns the refusals of a file that cover more than one tool, with the server. Entries under
+/// other names cannot cover tools that do not exist yet.
 #[must_use]
 pub fn wide_refusals(
     text: &str,
@@ -246,8 +247,8 @@ fn texts(entries: &CstArray) -> Vec<String> {
     entries.elements().iter().filter_map(text_of).collect()
 }
 
-/// The names that an entry becomes. An `allow` names only tools that Toolbooth passes on; another
-/// entry names those in quarantine and those that are not there too.
+/// Returns the names that replace an entry. An `allow` names only tools that Toolbooth forwards.
+/// Other entries also name tools in quarantine and tools that do not exist.
 fn renamed(
     list: &str,
     server: &Switched,
@@ -273,10 +274,10 @@ fn renamed(
     names
 }
 
-/// The servers that a client gives up.
+/// The servers that a client replaces by Toolbooth.
 #[derive(Debug, Clone, Copy)]
 pub struct Exchange<'e> {
-    /// They, with their tools.
+    /// These servers, with their tools.
     pub switched: &'e [Switched],
     /// All servers of the client.
     pub all: &'e [String],
@@ -284,7 +285,7 @@ pub struct Exchange<'e> {
     pub names: &'e WireNames,
 }
 
-/// The text of a file with the entries of these servers carried over, and what was changed.
+/// Returns the text of a file with the entries of these servers carried over, and the changes.
 ///
 /// # Errors
 /// [`ImportError::NoJson`].
@@ -312,14 +313,14 @@ pub fn carried_over(
             }
             for name in &new {
                 if !known.contains(name) {
-                    // Such a name has nothing to escape.
+                    // A wire name needs no escapes.
                     texts.push(format!("\"{name}\""));
                     known.push(name.clone());
                 }
             }
             let indent = node.indent_text().filter(|_| is_long);
             let separator = indent.map_or(", ".to_owned(), |indent| format!(",\n{indent}"));
-            // In the place of one entry, so that everything around it stays byte for byte.
+            // Only the entry is replaced, so that everything around it stays byte for byte.
             match texts.as_slice() {
                 [] if list.name == "allow" => node.remove(),
                 [] => continue,

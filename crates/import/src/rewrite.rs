@@ -1,4 +1,4 @@
-//! A client's file with this gateway in the place of servers.
+//! Rewrites a client's file with this gateway in the place of servers.
 //!
 //! Doc: importing.md#install
 
@@ -10,17 +10,17 @@ use crate::client::Client;
 use crate::error::ImportError;
 use crate::permissions::{GATEWAY, Switched};
 
-/// Which servers of a client's file this gateway takes the place of.
+/// The servers of a client's file that this gateway replaces.
 #[derive(Debug, Clone, Copy)]
 pub enum Replaced<'r> {
     /// All of them.
     All,
-    /// Those that are named here; the others stay.
+    /// The servers named here; the others stay.
     Some(&'r [Switched]),
 }
 
-/// The text of a client's file with this gateway, started by `command` with `arguments`, in the place of
-/// servers. What is not about servers stays byte for byte.
+/// Returns the text of a client's file with this gateway, started by `command` with `arguments`, in
+/// the place of servers. All other parts stay byte for byte.
 ///
 /// # Errors
 /// [`ImportError::NoToml`], [`ImportError::NoJson`], [`ImportError::NoObject`], [`ImportError::NoMember`].
@@ -106,7 +106,7 @@ fn in_json(
             if client == Client::Vscode
                 && let Some(inputs) = object.get("inputs")
             {
-                // No server asks for them any more.
+                // No remaining server uses them.
                 inputs.remove();
             }
             match object.get(client.member()) {
@@ -118,7 +118,7 @@ fn in_json(
     Ok(root.to_string())
 }
 
-/// Adds this gateway to the list of servers that Gemini starts, where there is one.
+/// Adds this gateway to the list of servers that Gemini starts, if the list exists.
 fn admit(object: &CstObject) {
     let own = object.object_value("mcp").and_then(|lists| lists.array_value("allowed"));
     let Some(list) = own.or_else(|| object.array_value("allowMCPServers")) else { return };
@@ -130,7 +130,7 @@ fn admit(object: &CstObject) {
     }
 }
 
-/// Takes servers out of this folder's own, in the file for all projects.
+/// Removes servers of the current folder from the file for all projects.
 fn forget_project(object: &CstObject, replaced: Replaced<'_>) {
     let here = std::env::current_dir().unwrap_or_default();
     let project = object

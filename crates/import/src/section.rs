@@ -1,4 +1,4 @@
-//! Sections of `toolbooth.toml` for imported servers and commands.
+//! Builds the sections of `toolbooth.toml` for imported servers and commands.
 //!
 //! Doc: importing.md#secrets
 
@@ -17,22 +17,22 @@ pub type Sections = BTreeMap<(&'static str, String), Section>;
 pub struct Section {
     table: Table,
     comments: Vec<String>,
-    /// Values of the client's file that are kept elsewhere.
+    /// Values of the client's file that are stored elsewhere.
     pub literals: Vec<Literal>,
 }
 
-/// A value of a client's file that is kept elsewhere.
+/// A value of a client's file that is stored elsewhere.
 #[derive(Debug)]
 pub struct Literal {
     /// `env` or `headers`.
     pub kind: &'static str,
-    /// The variable or header that it is the value of.
+    /// The variable or header with this value.
     pub name: String,
-    /// The variable that is referred to where a secret is kept nowhere else.
+    /// The variable that is referred to if the secret is not stored anywhere else.
     pub variable: String,
     /// The value.
     pub value: SecretString,
-    /// Whether it is a secret: hidden in answers, and never copied into the configuration.
+    /// Whether it is a secret: hidden in results, and never copied into the configuration.
     pub is_secret: bool,
 }
 
@@ -69,7 +69,7 @@ impl Section {
         self.table.insert(kind, value(out));
     }
 
-    /// Refers to another place for a value.
+    /// Refers to another location for a value.
     pub fn refer(&mut self, kind: &str, name: &str, location: &str, is_secret: bool) {
         let map = self.table.get_mut(kind).and_then(Item::as_inline_table_mut);
         if let Some(map) = map {
@@ -79,7 +79,7 @@ impl Section {
 
     /// Adds a line of comment at the beginning of the section.
     pub fn comment(&mut self, line: &str) {
-        // A control character would end the comment, and what follows would count.
+        // A control character would end the comment, and the text after it would take effect.
         let plain = line.chars().flat_map(|c| {
             let shown = if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
             shown.chars().collect::<Vec<_>>()
@@ -87,7 +87,7 @@ impl Section {
         self.comments.push(plain.collect());
     }
 
-    /// The section as it is written.
+    /// Returns the section in its written form.
     fn written(&self) -> Table {
         let mut table = self.table.clone();
         let first = table.iter().next().map(|(key, _)| key.to_owned());
@@ -108,25 +108,25 @@ fn reference(location: &str, is_secret: bool) -> Value {
     Value::from(reference)
 }
 
-/// A setting as it is kept.
+/// A setting, by its place of storage.
 #[derive(Debug)]
 pub(crate) enum KeptSetting {
-    /// In the configuration.
+    /// Stored in the configuration.
     Text(String),
-    /// Elsewhere, where there is a place for it; it is no secret.
+    /// Stored elsewhere if a place exists; it is not a secret.
     Ordinary(String),
-    /// Elsewhere in any case.
+    /// Always stored elsewhere.
     Secret { variable: String, value: SecretString },
 }
 
-/// A configuration with further sections, and the sections as `KIND.NAME`.
+/// A configuration with further sections, and the names of the sections as `KIND.NAME`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Extended {
     /// The configuration.
     pub text: String,
     /// Sections that were added.
     pub added: Vec<String>,
-    /// Sections that were there already, and stay as they are.
+    /// Sections that existed already and stay unchanged.
     pub kept: Vec<String>,
 }
 

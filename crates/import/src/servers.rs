@@ -1,4 +1,4 @@
-//! Servers in the configurations of MCP clients, each client with a shape of its own.
+//! Reads the servers in the configurations of MCP clients, each of which has its own format.
 //!
 //! Doc: importing.md#clients
 
@@ -15,19 +15,19 @@ use crate::error::ImportError;
 use crate::keeper::{Keeper, variable};
 use crate::section::{Section, Sections};
 
-/// What was found in a client's configuration.
+/// The content of a client's configuration.
 #[derive(Debug, Default)]
 pub struct Imported {
     /// Sections to be written, by kind and name.
     pub sections: Sections,
-    /// The names of all servers in the client's file but this gateway.
+    /// The names of all servers in the client's file, except this gateway.
     pub servers: Vec<String>,
-    /// What an operator should know.
+    /// Notices for the operator.
     pub notices: Vec<String>,
 }
 
-/// Reads the text of a client's configuration. `path` is where it stands: relative paths in it are
-/// relative to that. Secrets are known by `shapes`.
+/// Reads the text of a client's configuration. `path` is its location, to which relative paths in it
+/// are relative. `shapes` recognises secrets.
 ///
 /// # Errors
 /// [`ImportError::NoToml`], [`ImportError::NoJson`].
@@ -44,7 +44,7 @@ pub fn read(
     let mut servers: Vec<&Map<String, Value>> = Vec::new();
     servers.extend(document.get(client.member()).and_then(Value::as_object));
     if client == Client::Claude {
-        // One file for all projects; this folder's are taken.
+        // One file for all projects; only the servers of the current folder are used.
         let here = std::env::current_dir().unwrap_or_default();
         let project = document
             .get("projects")
@@ -69,7 +69,7 @@ pub fn read(
     Ok(reading.imported)
 }
 
-/// The file as a document, comments and all.
+/// Reads the file as a document, which may contain comments.
 fn document(client: Client, text: &str) -> Result<Value, ImportError> {
     if client == Client::Codex {
         let table: toml::Table = toml::from_str(text)
@@ -80,8 +80,8 @@ fn document(client: Client, text: &str) -> Result<Value, ImportError> {
         .map_err(ImportError::NoJson)
 }
 
-/// The folder that relative paths of a client's file are relative to; none for files that belong
-/// to a user and no project.
+/// Returns the base folder of relative paths in a client's file; `None` for files that belong to a
+/// user and not to a project.
 fn base(client: Client, path: &Path) -> Option<PathBuf> {
     let folder = path.parent()?;
     match client {
@@ -109,7 +109,7 @@ fn strings(value: &Value) -> Vec<String> {
     }
 }
 
-/// Text, or what people write without quotes where text is meant.
+/// Returns a text, or a number or boolean written without quotes where a text is meant.
 fn scalar(value: &Value) -> Option<String> {
     match value {
         Value::String(text) => Some(text.clone()),
@@ -119,7 +119,7 @@ fn scalar(value: &Value) -> Option<String> {
     }
 }
 
-/// Whether a server is this gateway, as `--install` writes it: a gateway behind itself would start
+/// Whether a server is this gateway, as `--install` writes it. A gateway behind itself would start
 /// itself without end.
 fn is_this_gateway(members: &Map<String, Value>) -> bool {
     let command = members.get("command").and_then(Value::as_str).unwrap_or_default();
@@ -140,7 +140,7 @@ impl Reading<'_> {
         self.imported.notices.push(text);
     }
 
-    /// The text with the client's own placeholders said in ours; `${VAR}` stays.
+    /// Converts the client's own placeholders into those of Toolbooth; `${VAR}` stays.
     fn text(&mut self, server: &str, text: &str) -> String {
         let folder =
             self.base.as_ref().map_or_else(|| ".".to_owned(), |base| base.display().to_string());
@@ -193,7 +193,7 @@ impl Reading<'_> {
         for (key, value) in members {
             match key.as_str() {
                 "command" => match value {
-                    // Some clients take a list here.
+                    // Some clients accept a list here.
                     Value::Array(_) => {
                         let mut words = self.texts(name, value).into_iter();
                         section.set("command", words.next().unwrap_or_default());
@@ -315,7 +315,7 @@ impl Reading<'_> {
         self.imported.sections.insert(("servers", name.to_owned()), section);
     }
 
-    /// Servers that Gemini does not start, by either of its lists.
+    /// Disables servers that Gemini does not start because of one of its lists.
     fn leave_out_unused(&mut self, document: &Value) {
         let at = |name: &str, old: &str| {
             let lists = document.get("mcp").and_then(|lists| lists.get(name));
@@ -336,7 +336,7 @@ impl Reading<'_> {
         }
     }
 
-    /// Commands that list and run tools, in either place where they may stand.
+    /// Reads the commands that list and run tools, from either of their two places.
     fn commands(&mut self, document: &Value) {
         let at = |names: [&str; 2]| {
             let tools = document.get("tools").and_then(|tools| tools.get(names[0]));
@@ -351,7 +351,7 @@ impl Reading<'_> {
                 let mut keeper =
                     Keeper { server: "gemini", folder: None, shapes: self.shapes, notices };
                 section.set("discover_command", keeper.worded("discover_command", &discovery));
-                // One path of a program, which is called with the tool's name.
+                // The path of one program, which is called with the tool's name.
                 section.list("call_command", [call]);
                 section.set("error_text", "full");
                 if let Some(base) = &self.base {

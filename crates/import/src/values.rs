@@ -1,5 +1,4 @@
-//! What the value of an imported variable or header is: plainly harmless, an ordinary word, or a
-//! secret.
+//! Classifies the values of imported variables and headers: harmless, ordinary, or secret.
 //!
 //! Doc: importing.md#secrets
 
@@ -10,27 +9,27 @@ use url::Url;
 
 /// Longest number, in characters; longer ones may be keys.
 const NUMBER_CHARS_MAX: usize = 15;
-/// Longest value of words, in characters.
+/// Longest value that counts as words, in characters.
 const WORDS_CHARS_MAX: usize = 256;
-/// Longest run of letters that is a word.
+/// Longest run of letters that counts as a word.
 const LETTERS_MAX: usize = 24;
 /// Longest run of digits in a value of words.
 const DIGITS_MAX: usize = 12;
-/// Most digits behind or before letters in one word, such as `gpt4` and `30s`.
+/// Most digits before or after letters in one word, such as `gpt4` and `30s`.
 const MIXED_DIGITS_MAX: usize = 4;
 
-/// What a value is.
+/// The class of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Worth {
     /// A path that exists, a number, a boolean, or a URL without credentials.
     Harmless,
-    /// Words: not for everybody, and no secret by their looks.
+    /// Words that are not public, and that do not look like a secret.
     Ordinary,
-    /// A secret by its name or its looks.
+    /// A secret by its name or its form.
     Secret,
 }
 
-/// Words of a name each of which says that the value is a secret.
+/// Words of a name, each of which marks the value as a secret.
 const STRONG: [&str; 25] = [
     "pass",
     "password",
@@ -58,7 +57,7 @@ const STRONG: [&str; 25] = [
     "mnemonic",
     "pin",
 ];
-/// Words that say so where the value is not itself an ordinary word, such as `SORT_KEY = "name"`.
+/// Words that mark a secret unless the value is an ordinary word, such as `SORT_KEY = "name"`.
 const WEAK: [&str; 19] = [
     "key",
     "keys",
@@ -83,7 +82,7 @@ const WEAK: [&str; 19] = [
 /// Endings of names that are written in one word, such as `PGPASSWORD`.
 const ENDINGS: [&str; 6] = ["password", "passwd", "passphrase", "secret", "token", "apikey"];
 
-/// The words of a name, in lower case.
+/// Returns the words of a name, in lower case.
 fn words(name: &str) -> Vec<String> {
     let mut words = vec![String::new()];
     let mut lower_before = false;
@@ -101,7 +100,7 @@ fn words(name: &str) -> Vec<String> {
     words
 }
 
-/// Whether a name says that its value is a secret.
+/// Whether a name marks its value as a secret.
 fn names_a_secret_value(name: &str) -> bool {
     let words = words(name);
     names_a_secret(name)
@@ -109,13 +108,13 @@ fn names_a_secret_value(name: &str) -> bool {
         || words.last().is_some_and(|last| ENDINGS.iter().any(|ending| last.ends_with(ending)))
 }
 
-/// Whether a name may say so.
+/// Whether a name may mark its value as a secret.
 fn may_name_a_secret(name: &str) -> bool {
     words(name).iter().any(|word| WEAK.contains(&word.as_str()))
 }
 
-/// Whether the value of an argument's flag, or of a name within a text or a URL, is a secret: texts that
-/// become variables must be worth it.
+/// Whether the value of an argument's flag, or of a name within a text or a URL, is a secret.
+/// The rules are stricter than those of [`worth`], because each match is replaced by a variable.
 pub(crate) fn is_secret(name: &str, text: &str, shapes: &SecretShapes) -> bool {
     let name = name.trim_start_matches('-');
     let ends_weakly = words(name).last().is_some_and(|last| WEAK.contains(&last.as_str()));
@@ -125,15 +124,16 @@ pub(crate) fn is_secret(name: &str, text: &str, shapes: &SecretShapes) -> bool {
         || (!is_harmless && (names_a_secret_value(name) || (ends_weakly && !is_word(text))))
 }
 
-/// Whether the path of a URL holds something that only some may know.
+/// Whether the path of a URL contains a part that looks confidential.
 pub(crate) fn has_secret_path(text: &str) -> bool {
     url(text).is_some_and(|url| url.path().split('/').any(|part| !is_words(part)))
 }
 
-/// What the value of a variable is. `folder` is where the program runs, for relative paths.
+/// Returns the class of a variable's value. `folder` is the working folder of the program, for
+/// relative paths.
 pub(crate) fn worth(name: &str, text: &str, shapes: &SecretShapes, folder: Option<&Path>) -> Worth {
     let has_shape = || {
-        // Some services are known by the name alone, and their keys look like anything.
+        // Some services are recognised by the name alone, because their keys have no special form.
         shapes.recognise(text).is_some() || shapes.recognise(&format!("{name}={text}")).is_some()
     };
     // A long number under such a name may be a code.
@@ -160,7 +160,7 @@ pub(crate) fn worth(name: &str, text: &str, shapes: &SecretShapes, folder: Optio
     }
 }
 
-/// Whether a text is settings of the form `name=value`, one of which names a secret.
+/// Whether a text contains settings of the form `name=value`, one of which has the name of a secret.
 fn names_one(text: &str) -> bool {
     let pairs =
         text.split([';', ',', '&', ' ', '\n']).filter_map(|part| part.split_once(['=', ':']));
@@ -180,7 +180,7 @@ fn is_number(text: &str) -> bool {
         && text.parse::<f64>().is_ok()
 }
 
-/// Whether a text is a path that is there, or several with `:` between them.
+/// Whether a text is a path that exists, or several with `:` between them.
 fn exists(text: &str, folder: Option<&Path>) -> bool {
     let is_there = |part: &str| {
         let path = match part.strip_prefix("~/") {
@@ -200,8 +200,8 @@ fn url(text: &str) -> Option<Url> {
     Url::parse(text).ok().filter(|url| url.has_host())
 }
 
-/// Whether a URL holds something that only some may know: user-info, or a part of its path, query or
-/// fragment that is named or looks like a secret.
+/// Whether a URL contains confidential parts: user-info, or a part of its path, query or fragment
+/// with the name or the form of a secret.
 fn has_credentials(url: &Url) -> bool {
     let parts = url.path().split('/').chain(url.fragment());
     let named = |name: &str, value: &str| {
@@ -218,7 +218,7 @@ fn is_word(text: &str) -> bool {
     text.chars().all(char::is_alphabetic) && is_words(text)
 }
 
-/// Whether a text is made of words and short numbers, as people write them; keys are not.
+/// Whether a text consists of ordinary words and short numbers; keys do not.
 fn is_words(text: &str) -> bool {
     text.chars().count() <= WORDS_CHARS_MAX
         && text.split(|c: char| !c.is_alphanumeric()).all(is_word_or_number)
@@ -232,7 +232,7 @@ fn is_word_or_number(run: &str) -> bool {
     }
     let inner = run.trim_matches(|c: char| c.is_ascii_digit());
     let letters = inner.chars().count();
-    // Upper case begins words, or is all there is: keys change again and again.
+    // In words, upper case starts a part or is used throughout. Keys change the case repeatedly.
     let changes = inner
         .chars()
         .zip(inner.chars().skip(1))

@@ -119,14 +119,15 @@ impl CpuShare {
     }
 }
 
-/// Writes a file of a cgroup. The kernel has made it: none is created where no cgroup is mounted.
+/// Writes a file of a cgroup. The file must exist, so nothing is created if no cgroup is mounted.
 fn put(folder: &Path, file: &str, text: &str) -> io::Result<()> {
     use std::io::Write;
     fs::OpenOptions::new().write(true).open(folder.join(file))?.write_all(text.as_bytes())
 }
 
-/// The folders of the cgroups that this process is in, with the controllers of each; cgroup v2
-/// names none. Where a hierarchy is mounted elsewhere, its folder is not there.
+/// Returns the folders of the cgroups of this process, with the controllers of each. The list of
+/// controllers is empty for cgroup v2. If a hierarchy is mounted elsewhere, its folder does not
+/// exist.
 pub(crate) fn own_folders() -> Vec<(String, PathBuf)> {
     let text = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let folder = |line: &str| {
@@ -140,7 +141,7 @@ pub(crate) fn own_folders() -> Vec<(String, PathBuf)> {
     text.lines().filter_map(folder).collect()
 }
 
-/// Removes a folder whose last process is being reaped.
+/// Removes a folder of which the last process is being reaped.
 fn remove(folder: &Path) {
     for _ in 0..REMOVAL_TRIES {
         match fs::remove_dir(folder) {
@@ -160,7 +161,7 @@ impl Drop for CpuShare {
 
 impl Drop for Cgroup {
     fn drop(&mut self) {
-        // A cgroup that has a process cannot be removed.
+        // A cgroup with a process in it cannot be removed.
         for folder in &self.before {
             let own = rustix::process::getpid().as_raw_nonzero().to_string();
             let _ = put(folder, PROCESSES, &own);

@@ -1,9 +1,9 @@
 //! The client half of the launcher's protocol: starts launchers, sends each one order, and follows
 //! its program until it has ended.
 //!
-//! The launcher is the same program, started again. The socket to it is the lifeline: when the
-//! client's process is gone, the launcher ends everything below it. Knows no sandbox profile and no
-//! network rule: an [`Order`] names what is run and how it is contained.
+//! The launcher is the same program, started again. The socket to it is the lifeline. When the
+//! client's process ends, the launcher ends everything below it. The client has no sandbox profiles
+//! and no network rules. An [`Order`] specifies the program and its containment.
 //!
 //! Path: 7. Doc: execution.md#the-launcher
 
@@ -25,15 +25,15 @@ use crate::error::StartError;
 use crate::order::Order;
 use crate::wire::{self, Found, Listener, Report};
 
-/// Launchers that are tried for one order: a launcher that was ready may have ended meanwhile.
+/// Maximum number of launchers that are tried for one order. A launcher may end before it is ready.
 const LAUNCHERS_MAX: usize = 3;
-/// Listeners of one program's network.
+/// Maximum number of listeners of one program's network.
 const LISTENERS_MAX: usize = 256;
-/// How long a launcher may take until it is ready, and then to receive its order.
+/// Time limit for a launcher to become ready, and then to receive its order.
 const ORDER_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a launcher may take to try every primitive.
+/// Time limit for a launcher to probe all primitives.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(20);
-/// How long a launcher may take to end everything below it, before it is itself killed.
+/// Time limit for a launcher to end everything below it, before it is killed.
 const REAP_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Starts programs below launchers.
@@ -55,14 +55,14 @@ pub trait ServeListener: Send + Sync + 'static {
     /// Serves one listening socket until the returned value is dropped.
     ///
     /// # Errors
-    /// Where the socket cannot be served; the program's connections fail then.
+    /// If the socket cannot be served. The program's connections fail then.
     fn serve(self: Arc<Self>, listener: Listener, socket: OwnedFd) -> io::Result<Box<dyn Send>>;
 }
 
 /// The standard streams of a program, as pipes.
 #[derive(Debug)]
 pub struct Streams {
-    /// Its standard input; `None` where it has none.
+    /// Its standard input; `None` if it has none.
     pub stdin: Option<pipe::Sender>,
     /// Its standard output.
     pub stdout: pipe::Receiver,
@@ -71,7 +71,8 @@ pub struct Streams {
 }
 
 impl Client {
-    /// A client that starts `program` as the launcher; its `main` calls [`crate::entry`] first.
+    /// Returns a client that starts `program` as the launcher; its `main` calls [`crate::entry`]
+    /// first.
     #[must_use]
     pub fn new(program: PathBuf) -> Self {
         Self { program, fork_server: tokio::sync::Mutex::default() }
@@ -91,10 +92,10 @@ impl Client {
         self.order(order, Some((read.into(), write.into())), listeners).await
     }
 
-    /// The sandbox primitives of this machine; cgroups are tried in the folders `cgroups`.
+    /// Returns the sandbox primitives of this machine; cgroups are tried in the folders `cgroups`.
     ///
     /// # Errors
-    /// Where the launcher cannot be started or does not answer.
+    /// If the launcher cannot be started or does not respond.
     pub async fn probe(&self, cgroups: Vec<PathBuf>) -> io::Result<Vec<Found>> {
         let (child, _streams) = self
             .order(&Order::Probe { cgroups }, None, None)
@@ -142,8 +143,8 @@ impl Client {
         Ok((Child { socket, states, cut }, Streams { stdin, stdout, stderr }))
     }
 
-    /// A launcher that waits for its order. It has run nothing, so one that ends before it is ready
-    /// is replaced by another.
+    /// Returns a launcher that waits for its order. It has run nothing, so one that ends before it
+    /// is ready is replaced by another.
     async fn ready(&self) -> io::Result<Ready> {
         let mut last = io::Error::other("no launcher was started");
         for _ in 0..LAUNCHERS_MAX {
@@ -163,7 +164,8 @@ impl Client {
                 Ok(Err(error)) => last = error,
                 Err(_) => {
                     last = io::Error::other("the launcher was not ready in time");
-                    // It may be stopped, and every later one would wait for it too.
+                    // The fork server may be stopped, and every later launcher would wait for it
+                    // too.
                     self.replace().await;
                 }
             }
@@ -179,7 +181,7 @@ struct Ready {
     stderr: pipe::Receiver,
 }
 
-/// Sends a whole frame, and descriptors with it; after an error it was not sent whole.
+/// Sends a whole frame, and descriptors with it. After an error the frame was not sent completely.
 async fn send_whole(
     socket: &UnixStream,
     frame: &[u8],
@@ -234,8 +236,8 @@ impl Client {
     }
 }
 
-/// The cgroup folders of this process, and the folder above a unified one, in which cgroups with a
-/// memory limit may be made.
+/// Returns the cgroup folders in which cgroups with a memory limit may be made. They are those of
+/// this process, and the parent folder of a unified one.
 #[must_use]
 pub fn own_cgroups() -> Vec<PathBuf> {
     let mut folders = Vec::new();
@@ -243,7 +245,7 @@ pub fn own_cgroups() -> Vec<PathBuf> {
         if controllers.split(',').any(|name| name == "memory") {
             folders.push(own);
         } else if controllers.is_empty() {
-            // A folder with processes of its own cannot bound folders beneath it.
+            // A folder that contains processes cannot limit memory for the folders beneath it.
             let is_root = own == Path::new(crate::cgroup::ROOT);
             folders.extend(own.parent().filter(|_| !is_root).map(Path::to_owned));
             folders.push(own);
@@ -260,7 +262,7 @@ struct State {
     /// The launcher's process id.
     launcher: Option<i32>,
     report: Option<Report>,
-    /// Whether the launcher is gone, with or without a report.
+    /// Whether the launcher has ended, with or without a report.
     over: bool,
 }
 
@@ -273,8 +275,8 @@ pub struct Child {
 }
 
 impl Child {
-    /// Whether the program may have run. Only a report of the launcher rules it out: a launcher
-    /// without a report had its order.
+    /// Whether the program may have run. Only a report of the launcher can exclude it, because a
+    /// launcher without a report had received its order.
     #[must_use]
     pub fn may_have_run(&self) -> bool {
         let state = self.states.borrow();
@@ -285,14 +287,14 @@ impl Child {
         }
     }
 
-    /// Whether it has ended.
+    /// Whether the program has ended.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         self.states.borrow().over
     }
 
-    /// Waits until the program and every process that it started have ended. Gives the launcher's
-    /// report; `None` where the launcher was lost. Cancel safe.
+    /// Waits until the program and every process that it started have ended. Returns the launcher's
+    /// report; `None` if the launcher was lost. Cancel safe.
     pub async fn report(&self) -> Option<Report> {
         let mut states = self.states.clone();
         let over = states.wait_for(|state| state.over).await;
@@ -301,7 +303,7 @@ impl Child {
 
     /// Asks the program to end.
     pub fn ask_to_end(&self) {
-        // A full socket belongs to a launcher that is ending.
+        // The socket of a launcher that is ending may be full.
         let _ = self.socket.try_write(&wire::frame(wire::ASK_TO_END, b""));
     }
 
@@ -323,7 +325,7 @@ impl Drop for Child {
 struct Events {
     socket: Arc<UnixStream>,
     state: watch::Sender<State>,
-    /// Whether the launcher was told to end.
+    /// Whether the launcher was requested to end.
     cut: watch::Receiver<bool>,
     listeners: Option<Arc<dyn ServeListener>>,
 }
@@ -366,7 +368,7 @@ impl Events {
                 }
             }
         };
-        // Kills a launcher that was told to end and does not.
+        // Kills a launcher that was requested to end and does not.
         let patience = async {
             let _ = cut.wait_for(|cut| *cut).await;
             tokio::time::sleep(REAP_TIMEOUT).await;
@@ -391,7 +393,7 @@ impl Events {
     }
 }
 
-/// The next frame of a launcher.
+/// Receives the next frame of a launcher.
 async fn receive_frame(socket: &UnixStream) -> io::Result<(u8, Vec<u8>, Option<OwnedFd>)> {
     let mut fds = Vec::new();
     let mut head = [0u8; wire::HEAD_BYTES];

@@ -1,13 +1,13 @@
-//! The errors of the client half.
+//! Defines the errors of the client half.
 //!
 //! Doc: execution.md#the-launcher
 
 use std::io;
 
-/// Why a program was not started: nothing was run.
+/// Why a program was not started. Nothing was run.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The program's pipes or its order could not be made.
+    /// The program's pipes or its order could not be created.
     #[error("it cannot be started: {0}")]
     Io(#[from] io::Error),
     /// No launcher received the whole order.

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-/// A path in JSON: a text, or its bytes where it is none.
+/// A path in JSON: a text, or its bytes if it is not UTF-8.
 #[derive(Serialize, Deserialize)]
 #[serde(untagged)]
 enum WrittenPath {
@@ -88,7 +88,7 @@ pub struct Run {
     pub env: Vec<(String, String)>,
     /// Its working directory.
     pub cwd: PathBuf,
-    /// How it is contained; `None` = not at all.
+    /// Its containment; `None` = it is not contained.
     pub sandbox_spec: Option<SandboxSpec>,
 }
 

@@ -84,7 +84,7 @@ pub(crate) fn trees(binds: &[Bind], owners: Option<BorrowedFd<'_>>) -> Result<Ve
         stays_within(bind, &real, binds)?;
         for link in links_on_the_way(&bind.path) {
             let known = LINKS.iter().any(|known| Path::new(known) == link);
-            // A link stays a link, because programs look for files beside its target.
+            // A link stays a link, because programs search for files next to its target.
             if !known && !is_seen(&link, bind, binds) {
                 let to = at(format!("finding `{}`", link.display()), link.canonicalize())?;
                 trees.push(Tree { path: link, what: What::Link(to), own: false });

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use rustix::process::Pid;
 
-/// Attributes of a mount, as `mount_setattr(2)` takes them.
+/// Attributes of a mount for `mount_setattr(2)`.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct MountAttributes<'fd> {
     pub(crate) read_only: bool,

@@ -97,7 +97,7 @@ const UNBOUNDED: &[c_long] = &[libc::SYS_memfd_create, libc::SYS_shmget];
 /// Bits of a mode by which a program runs as the owner or the group of its file.
 const SET_ID: [u64; 2] = [libc::S_ISUID as u64, libc::S_ISGID as u64];
 
-/// Calls that take a mode, with the index of that argument.
+/// Calls that accept a mode, with the index of that argument.
 const MODES: &[(c_long, u8)] = &[
     #[cfg(target_arch = "x86_64")]
     (libc::SYS_chmod, 1),
@@ -114,7 +114,7 @@ const MODES: &[(c_long, u8)] = &[
     (libc::SYS_creat, 1),
 ];
 
-/// Calls that take a mode if their flags create a file, with the indexes of flags and mode.
+/// Calls that accept a mode if their flags create a file, with the indexes of flags and mode.
 const OPENS: &[(c_long, u8, u8)] = &[
     #[cfg(target_arch = "x86_64")]
     (libc::SYS_open, 1, 2),

@@ -1,6 +1,6 @@
 //! The frames between the client and the launcher: a tag, a length and a JSON document.
 //!
-//! The functions block only on the socket that they are given.
+//! The functions block only on the socket that they receive.
 //!
 //! Path: 7. Doc: execution.md#the-launcher
 

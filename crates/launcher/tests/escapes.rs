@@ -539,7 +539,7 @@ fn main() {
     }
     let mut trials = Vec::new();
     let whos = whos();
-    // With a network through the gateway, every other way out stays closed.
+    // With a network through the gateway, every other network access is refused.
     let relayed = [
         "TCP",
         "UDP",
@@ -559,7 +559,7 @@ fn main() {
             trials.push(trial.with_ignored_flag(*skipped));
         }
     }
-    // Without a network of its own a program reaches by TCP the ports that are named, and no other.
+    // Without its own network a program can reach only the named ports by TCP.
     for (who, found, lacking) in &whos {
         let (who, found) = (*who, Arc::clone(found));
         let old = landlock_version(&found) < 4;

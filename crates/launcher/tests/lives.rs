@@ -80,7 +80,7 @@ time.sleep(30)'";
         own.limits.memory_bytes = Some(256 << 20);
         own.limits.cpu_percent = Some(20);
         if !shares_processors(who, &own) {
-            // Without a cgroup for it the rate is not applied, and the program runs all the same.
+            // Without a cgroup for it the rate is not applied, and the program still runs.
             return expect(run(who, shell("exit 3", Some(own))), &Report::Exit(3));
         }
         // Two busy processes run for two seconds by the clock; the script prints their processor
@@ -153,7 +153,7 @@ if child:
             other => Err(format!("{other:?}").into()),
         }
     }),
-    ("files belong to whoever runs the gateway", |who| {
+    ("files belong to the gateway's user", |who| {
         let folder = tempfile::tempdir().unwrap();
         open(folder.path());
         let mut own = sandbox_spec(who, &primitives(who));
@@ -183,7 +183,7 @@ if child:
         let script = format!("cd {}; ls records; cat settings; ls", folder.path().display());
         equal(&run(who, shell(&script, Some(own))).stdout.as_str(), &"records\nsettings\n")
     }),
-    ("nobody outlives the program", |who| {
+    ("no process outlives the program", |who| {
         for contained in [true, false] {
             let own = contained.then(|| sandbox_spec(who, &primitives(who)));
             let mark = mark();
@@ -197,14 +197,14 @@ if child:
         let found = primitives(who);
         let whole = sandbox_spec(who, &found);
         let Some(parent) = whole.cgroup.clone() else {
-            // An ordinary user may have none.
+            // An ordinary user may have no cgroup.
             let missing =
                 |one: &Found| one.primitive == Primitive::MemoryCgroup && one.missing.is_some();
             assert!(found.iter().any(missing), "no cgroup, though the machine has them: {found:?}");
             eprintln!("SKIPPED: {}, as {who:?}", Primitive::MemoryCgroup.as_str());
             return Ok(());
         };
-        // Where no cgroup is mounted, nothing is written.
+        // If no cgroup is mounted, nothing is written.
         let mounted = || std::fs::read_dir("/sys/fs/cgroup").unwrap().count();
         let before = mounted();
         let mut bare = whole.clone();
@@ -230,7 +230,7 @@ if child:
         }
         Ok(())
     }),
-    ("nobody outlives the lifeline", |who| {
+    ("no process outlives the lifeline", |who| {
         for contained in [true, false] {
             let own = contained.then(|| sandbox_spec(who, &primitives(who)));
             let mark = mark();
@@ -247,7 +247,7 @@ if child:
         }
         Ok(())
     }),
-    ("nobody outlives a launcher that is killed", |who| {
+    ("no process outlives a launcher that is killed", |who| {
         let mark = mark();
         let script = format!("setsid sleep {mark} & sleep {mark}");
         let own = sandbox_spec(who, &primitives(who));

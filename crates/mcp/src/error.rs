@@ -1,31 +1,31 @@
 //! The errors of this crate.
 
-/// Why the annotations of an input schema cannot be followed (MCP 2026-07-28, SEP-2243).
+/// An invalid `x-mcp-header` annotation of an input schema (MCP 2026-07-28, SEP-2243).
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AnnotationError {
-    /// One stands where no property is reached by `properties` alone.
+    /// An annotation is not on a property that is reached by `properties` alone.
     #[error("`x-mcp-header` stands where no property is reached by `properties` alone")]
     OffChain,
-    /// One is no text.
+    /// An annotation is not text.
     #[error("`x-mcp-header` of property `{0}` is no text")]
     NoText(String),
-    /// One is no name of a header.
+    /// An annotation is not a header name.
     #[error("`x-mcp-header` of property `{0}` is no name of a header")]
     NoName(String),
-    /// Two properties have the same.
+    /// Two properties have the same annotation.
     #[error("`x-mcp-header` of property `{0}` is another property's too")]
     Taken(String),
-    /// There are more than a request can have headers, or one lies too deep.
+    /// There are more annotations than a request can have headers, or one is too deep.
     #[error(
         "`x-mcp-header` stands on more than {headers} properties, or deeper than {levels} levels"
     )]
     TooMany {
-        /// The most headers.
+        /// Maximum number of headers.
         headers: usize,
-        /// The most levels.
+        /// Maximum number of levels.
         levels: usize,
     },
-    /// Its property is no string, integer or boolean.
+    /// The annotated property is not a string, integer or boolean.
     #[error("`x-mcp-header` of property `{0}`, which is no string, integer or boolean")]
     Kind(String),
 }

@@ -1,4 +1,4 @@
-//! What the two ends say to each other first, as the official SDK writes it.
+//! Messages of the handshake, as the official SDK writes them.
 //!
 //! Doc: front-doors.md#mcp
 
@@ -19,7 +19,7 @@ fn members(value: &impl serde::Serialize) -> Map<String, Value> {
     }
 }
 
-/// The `_meta` that every request of a client carries in the modern era.
+/// Returns the `_meta` that every request of a client contains in the modern era.
 #[must_use]
 pub fn client_meta() -> Map<String, Value> {
     members(&RequestMetaObject::with_client_context(
@@ -29,7 +29,7 @@ pub fn client_meta() -> Map<String, Value> {
     ))
 }
 
-/// The parameters of `initialize`, by which a client offers the newest legacy revision.
+/// Returns the parameters of `initialize`, with which a client offers the newest legacy revision.
 #[must_use]
 pub fn initialize_params() -> Map<String, Value> {
     members(
@@ -38,7 +38,7 @@ pub fn initialize_params() -> Map<String, Value> {
     )
 }
 
-/// The filter of `subscriptions/listen`; `None` where there is nothing to listen for.
+/// Returns the filter of `subscriptions/listen`; `None` if it would be empty.
 #[must_use]
 pub fn listen_filter(
     tools: bool,
@@ -69,7 +69,7 @@ fn capabilities() -> ServerCapabilities {
         .build()
 }
 
-/// A server's answer to `initialize`.
+/// Returns a server's response to `initialize`.
 #[must_use]
 pub fn initialized(version: &str, instructions: &str) -> Value {
     json!({
@@ -80,7 +80,7 @@ pub fn initialized(version: &str, instructions: &str) -> Value {
     })
 }
 
-/// A server's answer to `server/discover`.
+/// Returns a server's response to `server/discover`.
 #[must_use]
 pub fn discovered(instructions: &str) -> Value {
     let config = rmcp::model::ServerConfig::new(capabilities())

@@ -1,5 +1,6 @@
-//! The headers of streamable HTTP, and those that repeat parts of a body (MCP 2026-07-28, SEP-2243), so
-//! that intermediaries can route a request without reading it.
+//! The headers of streamable HTTP, and the headers that repeat parts of a body (MCP 2026-07-28,
+//! SEP-2243).
+//! Intermediaries can route a request by them without reading the body.
 //!
 //! Doc: front-doors.md#headers
 
@@ -18,13 +19,13 @@ use serde_json::{Map, Value};
 
 use crate::error::AnnotationError;
 
-/// The keyword by which a schema asks for a header.
+/// The schema keyword that requests a header.
 const KEYWORD: &str = "x-mcp-header";
-/// Most headers of one call, and how deep their properties may be.
+/// Maximum number of headers of one call, and maximum depth of their properties.
 const PARAMS_MAX: usize = 64;
 const DEPTH_MAX: usize = 16;
 
-/// A text as a header has it: wrapped where HTTP would not carry it unchanged.
+/// Encodes a text as a header value: in base64 if HTTP would not transmit it unchanged.
 #[must_use]
 pub fn encoded(text: &str) -> String {
     let blank = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
@@ -38,7 +39,7 @@ pub fn encoded(text: &str) -> String {
     format!("{BASE64_HEADER_PREFIX}{encoded}{BASE64_HEADER_SUFFIX}")
 }
 
-/// The text that a header says; `None` where it is wrapped wrongly.
+/// Decodes a header value to its text; `None` if its base64 or UTF-8 is not valid.
 #[must_use]
 pub fn decoded(header: &str) -> Option<Cow<'_, str>> {
     let inner = header.strip_prefix(BASE64_HEADER_PREFIX);
@@ -49,7 +50,7 @@ pub fn decoded(header: &str) -> Option<Cow<'_, str>> {
     String::from_utf8(bytes).ok().map(Cow::Owned)
 }
 
-/// The parameter of a method that [`NAME`] repeats.
+/// Returns the parameter of a method that [`NAME`] repeats.
 #[must_use]
 pub fn named_by(method: &str) -> Option<&'static str> {
     match method {
@@ -59,35 +60,35 @@ pub fn named_by(method: &str) -> Option<&'static str> {
     }
 }
 
-/// A property whose argument is repeated in a header.
+/// A property with an argument that is repeated in a header.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Annotated<'s> {
-    /// The names of properties that lead to it.
+    /// The property names from the root to the property.
     pub path: Vec<&'s str>,
-    /// What the schema says of it.
+    /// The schema of the property.
     schema: &'s Value,
     /// The keyword's value.
     keyword: &'s Value,
-    /// Whether the schema around it requires it.
+    /// Whether the enclosing schema requires the property.
     pub is_required: bool,
 }
 
 impl Annotated<'_> {
-    /// The name of the header; `None` where the annotation is no such name.
+    /// Returns the name of the header; `None` if the annotation is not a header name.
     #[must_use]
     pub fn header(&self) -> Option<String> {
         let word = self.keyword.as_str().filter(|word| is_token(word))?;
         Some(format!("{PARAM_PREFIX}{word}"))
     }
 
-    /// The argument of the property.
+    /// Returns the argument of the property.
     #[must_use]
     pub fn argument<'a>(&self, arguments: &'a Value) -> Option<&'a Value> {
         self.path.iter().try_fold(arguments, |value, key| value.get(*key))
     }
 }
 
-/// Whether a schema has a property whose argument is repeated in a header.
+/// Whether a schema has a property with an argument that is repeated in a header.
 #[must_use]
 pub fn is_annotated(schema: &Value) -> bool {
     let properties = schema.get("properties").and_then(Value::as_object);
@@ -96,7 +97,8 @@ pub fn is_annotated(schema: &Value) -> bool {
     })
 }
 
-/// The properties whose arguments are repeated in headers: those that are reached by `properties` alone.
+/// Returns the properties with arguments that are repeated in headers: those reached by `properties`
+/// alone.
 #[must_use]
 pub fn annotated(schema: &Value) -> Vec<Annotated<'_>> {
     fn collect<'s>(schema: &'s Value, path: &mut Vec<&'s str>, out: &mut Vec<Annotated<'s>>) {
@@ -148,7 +150,7 @@ pub fn check(schema: &Value) -> Result<(), AnnotationError> {
     Ok(())
 }
 
-/// Whether an annotation stands elsewhere than on a property of the chain.
+/// Whether an annotation is not on a property that is reached by `properties` alone.
 fn is_off_chain(schema: &Map<String, Value>, on_chain: bool, depth: usize) -> bool {
     if depth > 4 * DEPTH_MAX {
         return false;

@@ -1,33 +1,33 @@
-//! Lines of bounded length. What is over the bound is discarded up to the end of its line, so that its
-//! neighbours are heard.
+//! Reads lines of bounded length. A line over the bound is discarded up to its end, so that the lines
+//! after it can still be read.
 //!
 //! Doc: front-doors.md#messages
 
 use tokio::io::{AsyncBufRead, AsyncBufReadExt};
 
-/// What is kept of a line that is too long.
+/// A consumer of the bytes of a line that is too long.
 pub trait Overlong: Default + Send {
-    /// Takes the beginning, as much as the bound allows.
+    /// Receives the beginning of the line, within the bound.
     fn begin(&mut self, beginning: Vec<u8>) {
         self.feed(&beginning);
     }
 
-    /// Reads on.
+    /// Receives the next bytes of the line.
     fn feed(&mut self, bytes: &[u8]);
 }
 
-/// What was read.
+/// A result of reading.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Line<S> {
     /// A line, without its end.
     Whole(Vec<u8>),
     /// A line over the bound.
     TooLong(Box<S>),
-    /// The input is over; what stood after its last line.
+    /// The end of the input, with the bytes after its last line.
     End(Vec<u8>),
 }
 
-/// Reads lines. Cancel-safe: what was read stays.
+/// A reader of lines. Cancel-safe: bytes already read are retained.
 #[derive(Debug)]
 pub struct Lines<R, S> {
     reader: R,
@@ -37,12 +37,12 @@ pub struct Lines<R, S> {
 }
 
 impl<R: AsyncBufRead + Unpin, S: Overlong> Lines<R, S> {
-    /// Lines of at most `bytes_max` bytes.
+    /// Creates a reader of lines of at most `bytes_max` bytes.
     pub fn new(reader: R, bytes_max: usize) -> Self {
         Self { reader, bytes_max, buffer: Vec::new(), over: None }
     }
 
-    /// The next line.
+    /// Reads the next line.
     ///
     /// # Errors
     /// Where the input fails.

@@ -1,4 +1,4 @@
-//! The revisions of MCP that are spoken, in two eras.
+//! The supported revisions of MCP, in two eras.
 //!
 //! Doc: front-doors.md#mcp
 
@@ -13,7 +13,7 @@ pub enum Era {
     Modern,
 }
 
-/// The revision of the modern era.
+/// Returns the revision of the modern era.
 #[must_use]
 pub fn modern() -> &'static str {
     static VERSION: ProtocolVersion = ProtocolVersion::V_2026_07_28;
@@ -28,7 +28,7 @@ pub(crate) const LEGACY: [ProtocolVersion; 4] = [
     ProtocolVersion::V_2025_11_25,
 ];
 
-/// The revisions of the legacy era, oldest first.
+/// Returns the revisions of the legacy era, oldest first.
 #[must_use]
 pub fn legacy() -> [String; 4] {
     LEGACY.map(|version| version.as_str().to_owned())

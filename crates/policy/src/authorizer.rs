@@ -1,7 +1,7 @@
-//! The authorizer: the only maker of an access and of a permit.
+//! The authorizer, which alone creates accesses and permits.
 //!
-//! The steps come in a fixed order and the first that denies decides. There is no `bool` for a
-//! decision and no default that allows; an error inside an engine is a deny.
+//! The steps run in a fixed order, and the first denial decides. A decision is never a `bool`, and no
+//! default allows a call. An error inside an engine is a denial.
 //!
 //! Path: 3, 5. Doc: policy.md#steps
 
@@ -21,20 +21,20 @@ use crate::engine::{PolicyEngine, Question, Verdict};
 use crate::flags::FeatureFlags;
 use crate::whitelist::Whitelist;
 
-/// Whether a tool may be used at the moment, beside all policy.
+/// The current status of a tool, independent of the policy.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum ToolStatus {
-    /// It may.
+    /// The tool may be used.
     #[default]
     Active,
-    /// It no longer matches what was approved; says what changed.
+    /// The tool no longer matches its approved version; the text describes the change.
     Quarantined(String),
-    /// An operator paused it.
+    /// An operator paused the tool.
     Paused,
 }
 
-/// The caller may know the tool and the tool stands; the permissions are judged over the final
-/// arguments. Only [`Authorizer::access`] makes one.
+/// The access of a caller to a tool that it may see and that is active. The permissions are judged
+/// later, with the final arguments. Only [`Authorizer::access`] creates one.
 #[derive(Debug)]
 #[must_use]
 pub struct Access {
@@ -42,15 +42,15 @@ pub struct Access {
 }
 
 impl Access {
-    /// Whether the caller has every permission that the tool needs; what is missing is told when the call
-    /// is authorized.
+    /// Whether the caller has every permission that the tool needs. [`Authorizer::authorize`] reports
+    /// the missing ones.
     #[must_use]
     pub fn has_permissions(&self) -> bool {
         self.missing.is_empty()
     }
 }
 
-/// What a call takes from limits, inside the claim's transaction.
+/// The limits that a call is charged to, inside the claim's transaction.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Charges {
     /// Calls per minute of this caller and tool; `None` = no limit.
@@ -62,15 +62,16 @@ pub struct Charges {
 /// An approval that a call needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ApprovalNeed {
-    /// The rule that asks.
+    /// The rule that requires it.
     pub rule: String,
 }
 
-/// The call may run, once the charges are taken and the approval is spent. Only
-/// [`Authorizer::authorize`] makes one.
+/// A permit for a call, which may run once its charges are recorded and its approval is spent. Only
+/// [`Authorizer::authorize`] creates one.
 ///
 /// ```compile_fail
-/// let forged = toolbooth_policy::Permit { charges: Default::default(), approval: None, rule: String::new() };
+/// let charges = Default::default();
+/// let forged = toolbooth_policy::Permit { charges, approval: None, rule: String::new() };
 /// ```
 #[derive(Debug)]
 #[must_use]
@@ -81,32 +82,33 @@ pub struct Permit {
 }
 
 impl Permit {
-    /// What the call takes from limits.
+    /// Returns the limits that the call is charged to.
     #[must_use]
     pub fn charges(&self) -> &Charges {
         &self.charges
     }
 
-    /// The approval that the call needs.
+    /// Returns the approval that the call needs.
     #[must_use]
     pub fn approval(&self) -> Option<&ApprovalNeed> {
         self.approval.as_ref()
     }
 
-    /// The rule that permits.
+    /// Returns the rule that permits the call.
     #[must_use]
     pub fn rule(&self) -> &str {
         &self.rule
     }
 
-    /// The permit as records keep it.
+    /// Returns the permit as records store it.
     #[must_use]
     pub fn note(&self) -> DecisionNote {
         DecisionNote { rule: self.rule.clone(), reason: "permitted".to_owned() }
     }
 }
 
-/// Judges calls by flags, tool sets, whitelist, status, permissions, rules and approvals.
+/// An authorizer that judges calls by flags, tool sets, whitelist, status, permissions, rules and
+/// approvals.
 #[derive(Clone)]
 pub struct Authorizer {
     pub(crate) flags: FeatureFlags,
@@ -129,7 +131,7 @@ impl std::fmt::Debug for Authorizer {
 }
 
 impl Authorizer {
-    /// An authorizer in which `local` sees and may do everything that is registered.
+    /// Creates an authorizer in which `local` has all rights on everything that is registered.
     #[must_use]
     pub fn new(flags: FeatureFlags) -> Self {
         Self {
@@ -143,29 +145,29 @@ impl Authorizer {
         .versioned()
     }
 
-    /// The same with a whitelist.
+    /// Returns the authorizer with a whitelist.
     #[must_use]
     pub fn with_whitelist(mut self, whitelist: Whitelist) -> Self {
         self.whitelist = whitelist;
         self.versioned()
     }
 
-    /// The same with named sets of rights. Where none matches `local`, it keeps everything;
-    /// whoever else matches none sees nothing.
+    /// Returns the authorizer with named sets of rights. If no set matches `local`, it retains all
+    /// rights. Any other caller without a set sees nothing.
     #[must_use]
     pub fn with_callers(mut self, callers: BTreeMap<String, CallerRights>) -> Self {
         self.callers = callers;
         self.versioned()
     }
 
-    /// The same, asking for an approval for every tool of these trust levels.
+    /// Returns the authorizer, which then requires an approval for every tool of these trust levels.
     #[must_use]
     pub fn with_approval_by_trust(mut self, trust_levels: Vec<String>) -> Self {
         self.approval_by_trust = trust_levels;
         self.versioned()
     }
 
-    /// The same with an engine that judges rules.
+    /// Returns the authorizer with an engine that judges rules.
     #[must_use]
     pub fn with_engine(mut self, engine: Arc<dyn PolicyEngine>) -> Self {
         self.engine = Some(engine);
@@ -174,7 +176,7 @@ impl Authorizer {
 
     fn versioned(mut self) -> Self {
         let mut hasher = Sha256::new();
-        // `Debug` of these values is deterministic; the digest only tells settings apart.
+        // `Debug` of these values is deterministic, and the digest only distinguishes settings.
         hasher.update(format!(
             "{:?} {:?} {:?} {:?} {:?}",
             self.flags,
@@ -189,13 +191,13 @@ impl Authorizer {
         self
     }
 
-    /// Digest of everything that decides, in hex.
+    /// Returns the digest of all settings that affect decisions, in hex.
     #[must_use]
     pub fn version(&self) -> &str {
         &self.version
     }
 
-    /// Step 1, before any look-up: may tools be called at all.
+    /// Checks that tools may be called: step 1, before any look-up.
     ///
     /// # Errors
     /// `tools-disabled`.
@@ -217,7 +219,7 @@ impl Authorizer {
         self.flags.tools_policy
     }
 
-    /// The rights of a caller; `None` where it has none at all.
+    /// Returns the rights of a caller; `None` if it has no rights.
     #[must_use]
     pub fn rights(&self, caller: &Caller) -> Option<&CallerRights> {
         static EVERYTHING: LazyLock<CallerRights> = LazyLock::new(CallerRights::everything);
@@ -226,7 +228,7 @@ impl Authorizer {
             .or_else(|| (caller.name() == "local").then_some(&*EVERYTHING))
     }
 
-    /// The caller as an operator.
+    /// Returns the caller as an operator.
     ///
     /// # Errors
     /// `policy-denied` where the caller has no operator right.
@@ -241,7 +243,7 @@ impl Authorizer {
         }
     }
 
-    /// Steps 2 to 4: does the caller see the tool, is it on the whitelist, does it stand.
+    /// Runs steps 2 to 4: visibility to the caller, whitelist, status of the tool.
     ///
     /// # Errors
     /// `unregistered-tool` where it is hidden, else `policy-denied`, `quarantined-tool`, `paused`.
@@ -258,7 +260,7 @@ impl Authorizer {
         Ok(Access { missing: missing.into_iter().map(str::to_owned).collect() })
     }
 
-    /// Steps 2 to 4 by an id, of a tool or of anything else.
+    /// Runs steps 2 to 4 for an id, of a tool or of an item.
     pub(crate) fn known(
         &self,
         caller: &Caller,
@@ -295,7 +297,7 @@ impl Authorizer {
         self.access(caller, contract, status).is_ok_and(|access| access.missing.is_empty())
     }
 
-    /// Steps 5 to 9 over the final arguments.
+    /// Runs steps 5 to 9 with the final arguments.
     ///
     /// # Errors
     /// `policy-denied`.

@@ -1,4 +1,4 @@
-//! What a caller may see and do: tool sets, grants, operator right.
+//! The rights of callers: tool sets, grants, operator right.
 //!
 //! Path: 3. Doc: policy.md#callers
 
@@ -13,7 +13,7 @@ use crate::error::SettingError;
 pub struct Grant(String);
 
 impl Grant {
-    /// Reads a grant.
+    /// Parses a grant.
     ///
     /// # Errors
     /// [`SettingError::Grant`], where `text` is neither `*` nor `verb:resource` with an optional
@@ -51,8 +51,8 @@ impl Grant {
     }
 }
 
-/// The named set that a caller is in: the one of its own name, else the one that names it, else one
-/// with a pattern that ends in `*`.
+/// Returns the named set of a caller: the set with its own name, else a set that names it. Otherwise, it
+/// returns a set with a matching pattern that ends in `*`.
 #[must_use]
 pub fn set_of<'s, T>(
     sets: &'s BTreeMap<String, T>,
@@ -72,7 +72,7 @@ pub fn set_of<'s, T>(
     own.or_else(|| found(true)).or_else(|| found(false)).map(|(set, own)| (set.as_str(), own))
 }
 
-/// What a named set of callers may see and do.
+/// The rights of a named set of callers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CallerRights {
     /// Callers that have these rights: `local`, `key:NAME`, `key:*`, `jwt:ISSUER#SUBJECT`.
@@ -88,7 +88,7 @@ pub struct CallerRights {
 }
 
 impl CallerRights {
-    /// Everything that is registered: what `local` has on the embedded default.
+    /// Returns all rights on everything that is registered, as `local` has in the embedded default.
     #[must_use]
     pub fn everything() -> Self {
         Self {
@@ -100,14 +100,14 @@ impl CallerRights {
         }
     }
 
-    /// Whether the tool is seen.
+    /// Whether the caller can see the tool.
     #[must_use]
     pub fn sees(&self, tool_id: &str) -> bool {
         let in_set = self.tools.as_ref().is_none_or(|set| set.iter().any(|p| p.selects(tool_id)));
         in_set && !self.deny.iter().any(|pattern| pattern.selects(tool_id))
     }
 
-    /// Whether anything of a server may be seen, by the names of its things.
+    /// Whether the caller can see any tool or item of a server, judged by their names.
     #[must_use]
     pub fn sees_some_of(&self, server: &str) -> bool {
         let in_set = self
@@ -117,7 +117,7 @@ impl CallerRights {
         in_set && !self.deny.iter().any(|pattern| selects_all_of(pattern, server))
     }
 
-    /// The permissions that are not granted.
+    /// Returns the permissions that are not granted.
     pub fn missing<'p>(&self, permissions: &'p [String]) -> Vec<&'p str> {
         permissions
             .iter()
@@ -127,7 +127,7 @@ impl CallerRights {
     }
 }
 
-/// Whether a pattern may select something whose id begins with the server's name and a dot.
+/// Whether a pattern can select an id that begins with the server's name and a dot.
 pub(crate) fn may_select_of(pattern: &ToolPattern, server: &str) -> bool {
     let text = pattern.as_str();
     let prefix = format!("{server}.");
@@ -137,13 +137,13 @@ pub(crate) fn may_select_of(pattern: &ToolPattern, server: &str) -> bool {
     }
 }
 
-/// Whether a pattern selects everything whose id begins with the server's name and a dot.
+/// Whether a pattern selects every id that begins with the server's name and a dot.
 pub(crate) fn selects_all_of(pattern: &ToolPattern, server: &str) -> bool {
     pattern.as_str().strip_suffix('*').is_some_and(|own| format!("{server}.").starts_with(own))
 }
 
-/// A caller that may do what people do: read records, decide approvals. Only
-/// [`crate::Authorizer::operator`] makes one.
+/// A caller that may read records and decide approvals. Only [`crate::Authorizer::operator`] creates
+/// one.
 #[derive(Debug, Clone)]
 #[must_use]
 pub struct Operator {
@@ -151,7 +151,7 @@ pub struct Operator {
 }
 
 impl Operator {
-    /// Who it is.
+    /// Returns the caller.
     #[must_use]
     pub fn caller(&self) -> &toolbooth_contracts::Caller {
         &self.caller

@@ -1,4 +1,4 @@
-//! Why a call is denied, and by which rule.
+//! Denials of calls: the rule and the reason.
 //!
 //! Path: 5. Doc: policy.md
 
@@ -11,26 +11,26 @@ use toolbooth_contracts::event::DecisionNote;
 pub enum DenialRule {
     /// Step 1: tool calls are switched off.
     ToolsDisabled,
-    /// Step 2: the caller's tool set does not have it.
+    /// Step 2: the caller's tool set does not contain the tool.
     ToolSet,
-    /// Step 3: it is not on the whitelist.
+    /// Step 3: the tool is not on the whitelist.
     Whitelist,
-    /// Step 4: it is in quarantine.
+    /// Step 4: the tool is in quarantine.
     Quarantine,
-    /// Step 4: an operator paused it.
+    /// Step 4: an operator paused the tool.
     Pause,
     /// Step 5: the caller lacks permissions.
     Permissions,
-    /// Step 6: a rule of the engine, by its name.
+    /// Step 6: a rule of the engine, with its name.
     Engine(String),
     /// Step 6: the engine failed.
     EngineError,
-    /// The caller is no operator.
+    /// The caller is not an operator.
     Operator,
 }
 
 impl DenialRule {
-    /// The rule as records and answers name it.
+    /// Returns the name of the rule in records and responses.
     #[must_use]
     pub fn as_str(&self) -> &str {
         match self {
@@ -47,16 +47,16 @@ impl DenialRule {
     }
 }
 
-/// Why a call is denied: the rule that decided, and what it saw.
+/// A denial of a call: the rule that decided, with its reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Denial {
     /// The code of the call.
     pub code: ErrorCode,
     /// The rule.
     pub rule: DenialRule,
-    /// A sentence that caller and operator may see.
+    /// The reason, in one sentence that caller and operator may see.
     pub reason: String,
-    /// What the rule misses, such as permissions.
+    /// Missing requirements of the rule, such as permissions.
     pub missing: Vec<String>,
 }
 
@@ -65,7 +65,7 @@ impl Denial {
         Self { code, rule, reason: reason.into(), missing: Vec::new() }
     }
 
-    /// The denial as records keep it.
+    /// Returns the denial as records store it.
     #[must_use]
     pub fn note(&self) -> DecisionNote {
         DecisionNote { rule: self.rule.as_str().to_owned(), reason: self.reason.clone() }

@@ -1,4 +1,4 @@
-//! The seam for policy engines: a pure verdict over one question.
+//! The interface of policy engines: a pure verdict on one question.
 //!
 //! Path: 5. Doc: policy.md#rules
 
@@ -8,59 +8,59 @@ use toolbooth_contracts::{CallContext, Caller};
 
 use crate::error::EngineError;
 
-/// Everything that a rule may look at.
+/// The inputs of a rule for a tool call.
 #[derive(Debug)]
 pub struct Question<'q> {
-    /// Who calls.
+    /// The caller.
     pub caller: &'q Caller,
     /// The tool.
     pub contract: &'q ToolContract,
     /// The final arguments.
     pub arguments: &'q Value,
-    /// What the agent claims.
+    /// The context that the agent claims.
     pub claimed: &'q CallContext,
 }
 
-/// Everything that a rule may look at where something else than a tool is asked for.
+/// The inputs of a rule for a prompt, a resource or a template.
 #[derive(Debug)]
 pub struct ItemQuestion<'q> {
-    /// Who asks.
+    /// The caller.
     pub caller: &'q Caller,
-    /// What is asked for.
+    /// The requested item.
     pub item: &'q crate::Item<'q>,
-    /// What the agent claims.
+    /// The context that the agent claims.
     pub claimed: &'q CallContext,
 }
 
-/// What an engine says.
+/// The verdict of an engine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    /// A rule permits; it may ask for an approval.
+    /// A rule permits the request; it may require an approval.
     Permit {
         /// The rule.
         rule: String,
-        /// Whether the rule asks for an approval.
+        /// Whether the rule requires an approval.
         approval: bool,
     },
-    /// A rule forbids, or none permits.
+    /// A rule forbids the request, or no rule permits it.
     Deny {
         /// The rule.
         rule: String,
-        /// A sentence.
+        /// The reason, in one sentence.
         reason: String,
     },
 }
 
-/// Judges questions by rules. Pure: the same question gives the same verdict.
+/// An engine that judges questions by rules. Pure: the same question has the same verdict.
 pub trait PolicyEngine: Send + Sync {
-    /// The verdict.
+    /// Returns the verdict on a tool call.
     ///
     /// # Errors
     /// Where the rules cannot be evaluated; the call is denied then.
     fn judge(&self, question: &Question<'_>) -> Result<Verdict, EngineError>;
 
-    /// The verdict on a prompt, a resource or a template. Rules that do not speak of these permit
-    /// none of them.
+    /// Returns the verdict on a prompt, a resource or a template. An engine without rules for these
+    /// denies all of them.
     ///
     /// # Errors
     /// Where the rules cannot be evaluated; the request is denied then.
@@ -71,6 +71,6 @@ pub trait PolicyEngine: Send + Sync {
         })
     }
 
-    /// Digest of the rules.
+    /// Returns the digest of the rules.
     fn version(&self) -> &str;
 }

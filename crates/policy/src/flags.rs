@@ -1,4 +1,4 @@
-//! The two switches: may tools be called at all, and is the whitelist enforced.
+//! The two switches: whether tools may be called, and whether the whitelist is enforced.
 //!
 //! Path: 3. Doc: policy.md#flags
 
@@ -6,16 +6,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::SettingError;
 
-/// The two switches. Both are off where nobody has set them.
+/// The two switches. Both are off by default.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FeatureFlags {
-    /// Whether tools may be called at all.
+    /// Whether tools may be called.
     pub mcp_tools: bool,
     /// Whether the whitelist is enforced.
     pub tools_policy: bool,
 }
 
-/// The value of a switch; `None` for another text.
+/// Parses the value of a switch; `None` for another text.
 fn switch(text: &str) -> Option<bool> {
     match text.trim().to_ascii_lowercase().as_str() {
         "1" | "true" | "on" => Some(true),
@@ -28,7 +28,7 @@ impl FeatureFlags {
     /// Both switches on.
     pub const ON: Self = Self { mcp_tools: true, tools_policy: true };
 
-    /// The flags with what the environment says of them, where it says anything.
+    /// Returns the flags, overridden by the environment variables that are set.
     ///
     /// # Errors
     /// [`SettingError::Switch`].

@@ -1,5 +1,4 @@
-//! May this caller have a prompt, a resource or a template: the steps of the authorizer for what
-//! is not a tool.
+//! Authorizes requests for prompts, resources and templates, by the steps of the authorizer.
 //!
 //! Path: 3, 5. Doc: policy.md#prompts-and-resources
 
@@ -11,19 +10,19 @@ use crate::authorizer::{Authorizer, ToolStatus};
 use crate::denial::{Denial, DenialRule};
 use crate::engine::{ItemQuestion, Verdict};
 
-/// A prompt, a resource or a template, as policy knows it.
+/// A prompt, a resource or a template, as the policy identifies it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Item<'i> {
-    /// What it is.
+    /// Its kind.
     pub kind: ItemKind,
-    /// Its server, as ids have it.
+    /// The name of its server, as in ids.
     pub server: &'i str,
     /// Its id, `SERVER.NAME` or `SERVER.URI`.
     pub id: &'i str,
 }
 
 impl Item<'_> {
-    /// What a caller must be granted for all servers; for one, a slash and its name follow.
+    /// Returns the permission for all servers. For one server, a slash and its name follow.
     #[must_use]
     pub fn permission(&self) -> &'static str {
         permission(self.kind)
@@ -37,7 +36,7 @@ fn permission(kind: ItemKind) -> &'static str {
     }
 }
 
-/// The caller may have the item. Only [`Authorizer::permit_item`] makes one.
+/// A permit for an item. Only [`Authorizer::permit_item`] creates one.
 #[derive(Debug)]
 #[must_use]
 pub struct ItemPermit {
@@ -45,7 +44,7 @@ pub struct ItemPermit {
 }
 
 impl ItemPermit {
-    /// The permit as records keep it.
+    /// Returns the permit as records store it.
     #[must_use]
     pub fn note(&self) -> DecisionNote {
         DecisionNote { rule: self.rule.clone(), reason: "permitted".to_owned() }
@@ -53,8 +52,8 @@ impl ItemPermit {
 }
 
 impl Authorizer {
-    /// All steps that there are for a prompt, a resource or a template: flags, tool sets,
-    /// whitelist, status, permissions, rules.
+    /// Runs all steps for a prompt, a resource or a template: flags, tool sets, whitelist, status,
+    /// permissions, rules.
     ///
     /// # Errors
     /// `tools-disabled`; `unregistered-tool` where it is hidden; `policy-denied`,
@@ -89,13 +88,13 @@ impl Authorizer {
         self.item_access(caller, item, status).is_ok()
     }
 
-    /// Whether the item is answered like one that is not there, however it stands.
+    /// Whether a request for the item is answered as if it did not exist, regardless of its status.
     #[must_use]
     pub fn hides_item(&self, caller: &Caller, item: &Item<'_>) -> bool {
         self.rights(caller).is_none_or(|rights| !rights.sees(item.id))
     }
 
-    /// Whether the caller may have anything of this kind of a server.
+    /// Whether the caller may have any item of this kind of a server.
     #[must_use]
     pub fn may_have_of(&self, caller: &Caller, kind: ItemKind, server: &str) -> bool {
         self.enabled().is_ok()

@@ -1,6 +1,7 @@
-//! Tool sets of a door: what of everything that a caller may see is shown there.
+//! Tool sets of a front door: the tools and items that the door shows, out of those that the caller may
+//! see.
 //!
-//! Never wider than the caller's rights: both are asked.
+//! A tool set is never wider than the caller's rights, because both are checked.
 //!
 //! Path: 3. Doc: policy.md#tool-sets-of-a-door
 
@@ -10,19 +11,19 @@ use toolbooth_contracts::port::ItemKind;
 use crate::caller::{may_select_of, selects_all_of};
 use crate::items::Item;
 
-/// What a door shows.
+/// The tools and items that a front door shows.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ToolSet {
     /// Tools.
     pub tools: Vec<ToolPattern>,
-    /// Prompts; `None` = those of the servers of which `tools` selects everything.
+    /// Prompts; `None` = those of the servers of which `tools` selects all tools.
     pub prompts: Option<Vec<ToolPattern>>,
     /// Resources and templates; `None` as for prompts.
     pub resources: Option<Vec<ToolPattern>>,
 }
 
 impl ToolSet {
-    /// Whether the set has the tool.
+    /// Whether the set contains the tool.
     #[must_use]
     pub fn has_tool(&self, tool_id: &str) -> bool {
         self.tools.iter().any(|pattern| pattern.selects(tool_id))
@@ -35,7 +36,7 @@ impl ToolSet {
         }
     }
 
-    /// Whether the set has the prompt, resource or template.
+    /// Whether the set contains the prompt, resource or template.
     #[must_use]
     pub fn has(&self, item: &Item<'_>) -> bool {
         match self.of_kind(item.kind) {
@@ -44,7 +45,7 @@ impl ToolSet {
         }
     }
 
-    /// Whether the set may have a thing of this kind of a server.
+    /// Whether the set can contain an item of this kind of a server.
     #[must_use]
     pub fn has_some_of(&self, kind: ItemKind, server: &str) -> bool {
         match self.of_kind(kind) {
@@ -53,7 +54,7 @@ impl ToolSet {
         }
     }
 
-    /// Whether the set may have a tool of a server.
+    /// Whether the set can contain a tool of a server.
     #[must_use]
     pub fn has_tools_of(&self, server: &str) -> bool {
         self.tools.iter().any(|pattern| may_select_of(pattern, server))

@@ -1,4 +1,4 @@
-//! The whitelist: which tools may be called by anybody.
+//! The whitelist: the tools that may be called, independent of the caller.
 //!
 //! Path: 3. Doc: policy.md#whitelist
 
@@ -6,28 +6,28 @@ use toolbooth_contracts::ToolPattern;
 
 use crate::error::SettingError;
 
-/// Which tools may be called. The default allows all that is registered.
+/// The set of tools that may be called. The default allows all registered tools.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Whitelist(Option<Vec<ToolPattern>>);
 
 impl Whitelist {
-    /// All registered tools.
+    /// Allows all registered tools.
     #[must_use]
     pub fn all() -> Self {
         Self(None)
     }
 
-    /// Exactly the tools that a pattern selects; none where there are no patterns.
+    /// Allows exactly the tools that a pattern selects; without patterns, it allows no tool.
     #[must_use]
     pub fn only(patterns: Vec<ToolPattern>) -> Self {
         Self(Some(patterns))
     }
 
-    /// A comma-separated list: blanks are trimmed, empty items ignored, `domain.*` allowed. A
-    /// list that names nothing allows nothing.
+    /// Parses a comma-separated list: blanks are trimmed, empty items ignored, `domain.*` allowed. An
+    /// empty list allows no tool.
     ///
     /// # Errors
-    /// [`SettingError::Pattern`], for the first item that is no pattern.
+    /// [`SettingError::Pattern`], for the first item that is not a pattern.
     pub fn parse(text: &str) -> Result<Self, SettingError> {
         text.split(',')
             .map(str::trim)
@@ -37,13 +37,13 @@ impl Whitelist {
             .map(Self::only)
     }
 
-    /// Whether the tool is on it.
+    /// Whether the whitelist allows the tool.
     #[must_use]
     pub fn allows(&self, tool_id: &str) -> bool {
         self.0.as_ref().is_none_or(|patterns| patterns.iter().any(|p| p.selects(tool_id)))
     }
 
-    /// The patterns; `None` = all tools.
+    /// Returns the patterns; `None` = all tools.
     #[must_use]
     pub fn patterns(&self) -> Option<&[ToolPattern]> {
         self.0.as_deref()

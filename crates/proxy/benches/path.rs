@@ -1,4 +1,4 @@
-//! The whole path with an in-process tool and the ledger in memory, and the tool alone.
+//! Measures the whole call path with an in-process tool and the ledger in memory, and the tool alone.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::sync::Arc;
@@ -36,7 +36,7 @@ impl Executor for Echo {
     }
 }
 
-/// Grants every claim and forgets it: what is left is the path alone.
+/// Grants every claim and forgets it, so that only the path is measured.
 struct NoStore(Digester);
 
 #[async_trait]
@@ -141,7 +141,7 @@ fn measure(criterion: &mut Criterion, name: &str, ledger: impl Fn() -> Arc<dyn L
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     let arguments = json!({ "text": "x".repeat(80) }).to_string();
     criterion.bench_function(name, |b| {
-        // Fresh for each run: the ledger in memory forgets nothing.
+        // New for each run, because the ledger in memory forgets nothing.
         b.iter_custom(|rounds| {
             let proxy = proxy(ledger());
             runtime.block_on(async {

@@ -1,4 +1,4 @@
-//! The time that one execution has: its own, started anew by each progress, up to a cap.
+//! The time limit of one execution: each progress message restarts it, up to a cap.
 //!
 //! Path: 7. Doc: call-path.md#limits
 
@@ -8,12 +8,12 @@ use tokio::time::Instant;
 
 use crate::limits::Limits;
 
-/// How much more than its own time a tool may get by its progress, where nothing is set.
+/// How many times its own timeout a tool can run because of progress, if no cap is set.
 const PROGRESS_FACTOR: u32 = 4;
-/// The longest time that progress may give, where nothing is set.
+/// The longest total time that progress can allow, if no cap is set.
 const PROGRESS_CAP_MAX: Duration = Duration::from_secs(30 * 60);
 
-/// The time of one execution.
+/// The time limit of one execution.
 #[derive(Debug)]
 pub(crate) struct Allowance {
     limit: Duration,
@@ -21,27 +21,27 @@ pub(crate) struct Allowance {
 }
 
 impl Allowance {
-    /// From now on: `limit` from the start and from each progress, at most `cap` in all, and never
-    /// more than the caller has left.
+    /// Starts now: `limit` from the start and from each progress message, at most `cap` in total. The
+    /// total is never more than the time that the caller has left.
     pub(crate) fn begin(limit: Duration, cap: Duration, left: Option<Duration>) -> Self {
         let most = left.map_or(cap, |left| left.min(cap));
         Self { limit, latest: Instant::now() + most }
     }
 
-    /// When the time is over, were there no progress from now on.
+    /// Returns the end of the time if no progress follows.
     pub(crate) fn until(&self) -> Instant {
         (Instant::now() + self.limit).min(self.latest)
     }
 
-    /// A time that does not count has passed.
+    /// Extends the total limit by `passed`, which does not count.
     pub(crate) fn stand_still(&mut self, passed: Duration) {
         self.latest += passed;
     }
 }
 
-/// The longest time that something may take whose own time is `limit`.
+/// Returns the longest total time of an execution with the time limit `limit`.
 pub(crate) fn cap(limits: &Limits, limit: Duration) -> Duration {
     let standard = limit.saturating_mul(PROGRESS_FACTOR).min(PROGRESS_CAP_MAX);
-    // Progress takes nothing away.
+    // A cap never shortens the tool's own time.
     limits.progress_cap.unwrap_or(standard).max(limit)
 }

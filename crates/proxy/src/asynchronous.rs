@@ -1,7 +1,7 @@
-//! Asynchronous calls: handed over now, run later by a worker, through the whole path.
+//! Asynchronous calls: submitted now, run later by a worker, through the whole call path.
 //!
-//! What is fixed when a call is handed over is its id, its caller and its arguments; whether it may
-//! run is judged when it does. A call that is delivered again meets its own claim.
+//! The submission fixes the id, the caller and the arguments of a call. Permission is judged when the
+//! call runs. A call that is delivered again finds its own claim.
 //!
 //! Path: 2. Doc: call-path.md#asynchronous-calls
 
@@ -23,11 +23,11 @@ use toolbooth_contracts::{
 use crate::path::{self, CallOptions};
 use crate::proxy::ToolProxy;
 
-/// How often the queue is asked for calls that other processes have handed over.
+/// How often the queue is asked for calls that other processes have submitted.
 const POLL: Duration = Duration::from_millis(250);
-/// How often a worker says how far a call has come, and learns whether it is to stop.
+/// How often a worker reports the progress of a call, and learns whether to stop.
 const HEARTBEAT_EVERY: Duration = Duration::from_millis(500);
-/// First pause before the queue is asked again after it failed; it doubles up to five seconds.
+/// First pause before the queue is asked again after a failure; it doubles up to five seconds.
 const RETRY_FIRST: Duration = Duration::from_millis(100);
 
 /// An asynchronous call, as its caller sees it.
@@ -40,20 +40,20 @@ pub struct AsyncCall {
     pub tool_id: String,
     /// `queued`, `running` or `done`.
     pub state: String,
-    /// When it was handed over, RFC 3339 UTC.
+    /// When it was submitted, RFC 3339 UTC.
     pub enqueued_at: String,
     /// When it got its result.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub finished_at: Option<String>,
-    /// How often it was handed to a worker.
+    /// How often it was delivered to a worker.
     pub deliveries: u32,
-    /// Whether its caller wants it to stop.
+    /// Whether its caller requested its cancellation.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub cancel_requested: bool,
-    /// How far the tool says it has come.
+    /// The progress that the tool reported.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub progress: Option<Value>,
-    /// The result, once there is one: what a synchronous call would have answered.
+    /// The result, once there is one: the same as that of a synchronous call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub result: Option<Value>,
 }
@@ -75,20 +75,20 @@ impl From<QueuedCall> for AsyncCall {
     }
 }
 
-/// What became of a call that was handed over.
+/// The result of a submission.
 #[derive(Debug)]
 pub enum Submission {
-    /// It waits, or it was handed over before.
+    /// The call waits, or was submitted before.
     Taken(Box<AsyncCall>),
     /// The caller has another call with this id.
     Conflict,
     /// Too many calls wait.
     Full,
-    /// The call's id is none.
+    /// The call's id is invalid.
     BadId(String),
 }
 
-/// The asynchronous face of a proxy. Cheap to clone.
+/// The asynchronous interface of a proxy. Cheap to clone.
 #[derive(Clone)]
 pub struct AsyncCalls {
     proxy: ToolProxy,
@@ -100,15 +100,15 @@ pub struct AsyncCalls {
 }
 
 impl AsyncCalls {
-    /// Asynchronous calls of `proxy`, which wait in `queue`; their receipts are among `reads`.
+    /// Creates asynchronous calls of `proxy` that wait in `queue`; their receipts are in `reads`.
     pub fn new(proxy: ToolProxy, queue: Arc<dyn CallQueue>, reads: Arc<dyn LedgerReads>) -> Self {
         Self { proxy, queue, reads, handed: Arc::new(Notify::new()), running: Arc::default() }
     }
 
-    /// Hands a call over.
+    /// Submits a call.
     ///
     /// # Errors
-    /// [`LedgerError::Unavailable`]: it is not handed over.
+    /// [`LedgerError::Unavailable`]: it is not submitted.
     pub async fn submit(
         &self,
         mut request: CallRequest,
@@ -140,7 +140,7 @@ impl AsyncCalls {
         })
     }
 
-    /// A call of this caller.
+    /// Returns a call of this caller.
     ///
     /// # Errors
     /// [`LedgerError::Unavailable`].
@@ -156,8 +156,8 @@ impl AsyncCalls {
         }
     }
 
-    /// A call whose outcome was in doubt or not recorded yet when it ended, and has become known
-    /// since: its receipt says what came of it.
+    /// Updates a call that ended with an unknown or unrecorded outcome, if its receipt now contains the
+    /// outcome.
     async fn as_known_now(&self, mut call: AsyncCall) -> Result<AsyncCall, LedgerError> {
         let doubt = call.result.as_ref().filter(|result| {
             let is = |pointer: &str, word: &str| {
@@ -177,7 +177,7 @@ impl AsyncCalls {
         Ok(call)
     }
 
-    /// Wants a call of this caller to stop; `false` where there is none that could.
+    /// Requests the cancellation of a call of this caller; `false` if no such call can be cancelled.
     ///
     /// # Errors
     /// [`LedgerError::Unavailable`].
@@ -185,9 +185,9 @@ impl AsyncCalls {
         self.queue.cancel(caller.name(), call_id).await
     }
 
-    /// Takes calls and runs them, `at_once` at a time, until `stop`; then those that run are
-    /// waited for by the proxy's own end. To be called once for each store and process: what is
-    /// said to run here and is not known to these calls is taken again.
+    /// Takes calls and runs them, `at_once` at a time, until `stop`. The proxy's own shutdown then
+    /// waits for those that run. Must be called once per store and process: a call that is marked as
+    /// running here, but unknown to this value, is taken again.
     pub async fn work(&self, at_once: usize, stop: CancellationToken) {
         let slots = Arc::new(Semaphore::new(at_once));
         let mut pause = RETRY_FIRST;
@@ -249,7 +249,7 @@ impl AsyncCalls {
     }
 
     async fn put_back(&self, call: &QueuedCall) {
-        // One that cannot be put back is nobody's, and is delivered again.
+        // A call that cannot be put back has no worker, and is delivered again.
         if let Err(error) = self.queue.release(&call.caller, &call.call_id).await {
             tracing::warn!(%error, "a queued call is not put back");
         }
@@ -264,7 +264,7 @@ impl AsyncCalls {
             }
             Ok(request) => {
                 let result = self.walk(request, &call).await;
-                // What the house had no room or no records for at the moment is no outcome.
+                // A temporary lack of capacity or of records is not an outcome.
                 let passing = result.effect == Effect::NotStarted
                     && result.error.as_ref().is_some_and(|error| {
                         matches!(error.code, ErrorCode::Overloaded | ErrorCode::RecordUnavailable)
@@ -282,8 +282,8 @@ impl AsyncCalls {
         };
         let text = serde_json::to_string(&result).unwrap_or_default();
         let mut pause = RETRY_FIRST;
-        // The outcome is in the receipt; that the row says so too is tried as long as the house
-        // stands. A row that does not is delivered again and meets its claim.
+        // The outcome is in the receipt. Writing it to the row too is retried until shutdown. A row
+        // without it is delivered again and finds its claim.
         loop {
             let at = self.proxy.state().parts.clock.now();
             match self.queue.finish(&caller, &call_id, text.clone(), at).await {
@@ -305,7 +305,7 @@ impl AsyncCalls {
         }
         let digester = self.proxy.state().parts.ledger.digester();
         let dedup_key = digester.of_parts(&["queue", &call.caller, &call.call_id]);
-        // The name was proven when the call was handed over.
+        // The name was authenticated when the call was submitted.
         let caller = Caller::authenticated(&call.caller);
         let options = CallOptions { dedup_key: Some(dedup_key), ..CallOptions::default() };
         let running = self.proxy.run(ToolCall::new(request, caller), conversation, options);
@@ -329,8 +329,8 @@ impl AsyncCalls {
     }
 }
 
-/// A call that is delivered again and meets a doubt meets its own: the tool was dispatched, and
-/// nobody knows what it did.
+/// Marks the effect of a redelivered call as unknown, if it finds a claim with an unknown outcome. The
+/// claim is its own: the tool was dispatched before.
 fn own_doubt(result: ToolResult, call: &QueuedCall) -> ToolResult {
     let doubt = result.error.as_ref().filter(|error| error.code == ErrorCode::CallInDoubt);
     let Some(error) = doubt.filter(|_| call.deliveries > 1) else { return result };

@@ -1,6 +1,6 @@
-//! Cursors of listings: opaque to clients, and refused where this gateway has not made them.
+//! Cursors of listings: opaque to clients, and rejected unless this gateway made them.
 //!
-//! Replicas that share a store share its digest key, and take each other's cursors.
+//! Replicas that share a store share its digest key, and accept each other's cursors.
 //!
 //! Doc: front-doors.md#cursors
 
@@ -14,7 +14,7 @@ const SEAL_DIGITS: usize = 32;
 const PLACE_BYTES_MAX: usize = 8 << 10;
 
 impl ToolProxy {
-    /// A cursor for the place `place` in the listing `listing`.
+    /// Returns a cursor for the place `place` in the listing `listing`.
     #[must_use]
     pub fn cursor(&self, listing: &str, place: &str) -> String {
         let mut cursor = self.seal(listing, place);
@@ -23,7 +23,8 @@ impl ToolProxy {
         cursor
     }
 
-    /// The place that a cursor names in the listing `listing`; `None` where it was not made for it.
+    /// Returns the place of a cursor in the listing `listing`; `None` if the cursor is not of this
+    /// listing.
     #[must_use]
     pub fn place(&self, listing: &str, cursor: &str) -> Option<String> {
         let (seal, place) = cursor.split_once('.')?;
@@ -31,7 +32,7 @@ impl ToolProxy {
             return None;
         }
         let place = unhex(place)?;
-        // What a wrong seal opens is a listing that its caller may read anyway.
+        // A forged cursor opens only a listing that its caller can read anyway.
         (self.seal(listing, &place) == seal).then_some(place)
     }
 

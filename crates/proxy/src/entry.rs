@@ -1,6 +1,6 @@
-//! The stages that calls and requests share: they enter, the source is asked, and some are refused.
+//! The stages that calls and requests share: entry, verification of the source, and refusal.
 //!
-//! What a stage gives can be made here only, so that none can be left out.
+//! Only this module constructs the results of these stages, so no stage can be left out.
 //!
 //! Path: 2, 9. Doc: call-path.md#stages
 
@@ -19,20 +19,20 @@ use crate::state::ProxyState;
 use crate::trail::{CallTrail, NAME_BYTES_MAX, UnclaimedEnd};
 use crate::world::World;
 
-/// What comes in at a door, before anything of it is looked at.
+/// A call or a request as it arrives at a front door, before any check.
 pub(crate) struct Arrival<A> {
-    /// What is asked.
+    /// The requested operation.
     pub(crate) asked: A,
-    /// The name of that, as it came; for the records until it is found.
+    /// The requested name as received; records contain it until the name is resolved.
     pub(crate) name: String,
     pub(crate) context: CallContext,
     pub(crate) caller: Caller,
-    /// What the door shows.
+    /// The tool set of the door.
     pub(crate) toolset: Option<Arc<str>>,
     pub(crate) conversation: Conversation,
 }
 
-/// Stage 2: it has an id, a deadline and a slot, and is not too large.
+/// Stage 2 passed: the call or request has an id, a deadline and a slot, and is not too large.
 pub(crate) struct Entered<A> {
     pub(crate) trail: Box<CallTrail>,
     /// `None` only while a call waits for its duplicate.
@@ -40,41 +40,41 @@ pub(crate) struct Entered<A> {
     pub(crate) conversation: Conversation,
     /// When the caller stops waiting, on the monotonic clock.
     pub(crate) deadline: Option<Duration>,
-    /// What the door shows.
+    /// The tool set of the door.
     pub(crate) toolset: Option<Arc<str>>,
-    /// What is asked.
+    /// The requested operation.
     pub(crate) asked: A,
 }
 
 impl<A> Entered<A> {
-    /// How long the caller still waits, where it says so.
+    /// Returns how long the caller still waits, if it set a deadline.
     pub(crate) fn time_left(&self, state: &ProxyState) -> Option<Duration> {
         self.deadline.map(|at| at.saturating_sub(state.parts.clock.monotonic()))
     }
 }
 
-/// The end of stage 2: the source was asked again, where it is to be asked before the call, and the
-/// world was taken that judges the call from here on.
+/// The end of stage 2: the source was listed again if that was required before the call. Contains the
+/// world that judges the call from here on.
 pub(crate) struct SourceVerified<A> {
     entered: Entered<A>,
     world: Arc<World>,
 }
 
 impl<A> SourceVerified<A> {
-    /// What came in, and the world that judges it.
+    /// Returns the entered call and the world that judges it.
     pub(crate) fn into_parts(self) -> (Entered<A>, Arc<World>) {
         (self.entered, self.world)
     }
 }
 
-/// What ends before anything was dispatched or sent.
+/// A call or a request that ended before anything was dispatched or sent.
 pub(crate) struct Refused {
     pub(crate) trail: Box<CallTrail>,
     pub(crate) code: ErrorCode,
     pub(crate) reason: Box<Reason>,
 }
 
-/// What is told of a refusal beside its code.
+/// The parts of a refusal in addition to its code.
 #[derive(Default)]
 pub(crate) struct Reason {
     /// A safe sentence in place of the code's own.
@@ -112,8 +112,8 @@ impl Refused {
         self
     }
 
-    /// Denied by the policy. What is hidden is answered and recorded exactly like what is unknown:
-    /// nothing of it, not even how long its record takes to write, tells them apart.
+    /// Refuses because of the policy. A hidden tool or item is answered and recorded exactly like an
+    /// unknown one. Nothing distinguishes them, not even the time to write the record.
     pub(crate) fn denied(mut trail: Box<CallTrail>, denial: Denial) -> Self {
         if denial.code == ErrorCode::UnregisteredTool {
             return Self::new(trail, denial.code);
@@ -127,13 +127,13 @@ impl Refused {
         if denial.missing.is_empty() { refused } else { refused.with("missing", denial.missing) }
     }
 
-    /// Records the refusal with the sentence that is told; beyond a number in each minute it is counted
-    /// with others of its kind. A record that cannot be written is counted too.
+    /// Records the refusal with the sentence that the caller gets. Above a number per minute, refusals
+    /// of a kind are counted together. A record that cannot be written is counted too.
     pub(crate) async fn record(&self, state: &ProxyState, sentence: &str) {
         let Self { trail, code, reason } = self;
         let internal = reason.internal.clone();
         let Some(kind) = code.event() else {
-            // Only `record-unavailable` has no event: there is nowhere to write it.
+            // Only `record-unavailable` has no event: the store cannot record it.
             return state.count_gap(&LedgerError::unavailable(internal.unwrap_or_default()));
         };
         let at = state.parts.clock.now();
@@ -153,8 +153,8 @@ impl Refused {
     }
 }
 
-/// Stage 2. Gives it an id, a deadline and a slot, and bounds its names; `examine` looks at what is
-/// asked.
+/// Runs stage 2: assigns an id, a deadline and a slot, and limits the length of names. `examine` checks
+/// the requested operation.
 pub(crate) fn enter<A>(
     state: &ProxyState,
     arrival: Arrival<A>,
@@ -193,7 +193,7 @@ pub(crate) fn enter<A>(
     Ok(Entered { trail, slot, conversation, deadline, toolset, asked })
 }
 
-/// The first name that an agent claims that is too long to be kept.
+/// Returns the first name from the agent's context that is too long to be stored.
 fn too_long(context: &CallContext) -> Option<&'static str> {
     [
         ("agentId", context.agent_id.as_ref()),
@@ -206,9 +206,9 @@ fn too_long(context: &CallContext) -> Option<&'static str> {
     .map(|(name, _)| name)
 }
 
-/// The end of stage 2. A source that is to be asked before the call is asked (decision 0005); what it
-/// says is in the world that is taken then. The asking goes on by itself; who cannot wait for it any
-/// longer is refused.
+/// Ends stage 2. Lists the source first if that is required before the call (decision 0005), and then
+/// takes the world with the result. A caller that cannot wait is refused; the listing continues without
+/// it.
 pub(crate) async fn verify_source<A>(
     state: &ProxyState,
     entered: Entered<A>,
@@ -221,7 +221,8 @@ pub(crate) async fn verify_source<A>(
         let world = state.parts.worlds.now();
         match needed(catalogue, &world, &entered) {
             Some(needed) => break needed,
-            // A listing that was published in between would be needed no more, and not be in the world.
+            // The listing may have been published in between: it is not needed any more, but `world`
+            // lacks it.
             None if state.parts.worlds.is_now(&world) => {
                 return Ok(SourceVerified { entered, world });
             }

@@ -1,4 +1,4 @@
-//! The errors of the proxy beside those of single calls.
+//! The errors of the proxy other than those of single calls.
 
 /// Why the first listing of a source is not pinned.
 #[derive(Debug, thiserror::Error)]
@@ -6,12 +6,12 @@ pub enum PinError {
     /// There is no store for pins.
     #[error("there is no place for pins")]
     NoStore,
-    /// The store did not take it.
+    /// The store rejected the pin.
     #[error("{0}")]
     Store(Box<dyn std::error::Error + Send + Sync>),
 }
 
-/// Why a kept result has not the piece that an agent asks for; the sentences are for the agent.
+/// Why a stored result lacks the part that an agent asks for; the sentences are for the agent.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum PieceError {
     #[error("give either `offset` and `length` or `line` and `lines`")]

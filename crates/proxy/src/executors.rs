@@ -1,6 +1,6 @@
-//! The executors that a program brought with it, under the adapter ids of contracts.
+//! The executors that a program supplies, by the adapter ids of contracts.
 //!
-//! Only the path asks them to execute.
+//! Only the call path asks them to execute.
 //!
 //! Path: 7. Doc: execution.md#executors
 
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use toolbooth_contracts::Executor;
 use toolbooth_contracts::contract::AdapterId;
 
-/// Executors under their adapter ids.
+/// Executors by their adapter ids.
 #[derive(Clone, Default)]
 pub struct Executors(HashMap<AdapterId, Arc<dyn Executor>>);
 
@@ -22,7 +22,7 @@ impl fmt::Debug for Executors {
 }
 
 impl Executors {
-    /// The same with one more; an executor under the same id is replaced.
+    /// Returns the executors with one more; replaces an executor with the same id.
     #[must_use]
     pub fn with(mut self, id: AdapterId, executor: Arc<dyn Executor>) -> Self {
         self.0.insert(id, executor);
@@ -33,9 +33,9 @@ impl Executors {
         self.0.get(id)
     }
 
-    /// Ends what the executors hold open.
+    /// Closes everything that the executors hold open.
     pub async fn close(&self) {
-        // An executor may stand under several ids; closing twice does nothing.
+        // An executor can have several ids; closing it twice does nothing.
         futures_util::future::join_all(self.0.values().map(|executor| executor.close())).await;
     }
 }

@@ -1,5 +1,5 @@
 //! Large results: an agent gets the beginning and a link, and reads the rest from the receipt that
-//! keeps it.
+//! stores it.
 //!
 //! Path: 10. Doc: execution.md#large-results
 
@@ -14,17 +14,17 @@ use toolbooth_contracts::{ContentBlock, ToolResult};
 use crate::error::PieceError;
 use crate::trail::boundary;
 
-/// What links to kept results begin with: they are resources of the gateway's own server.
+/// Prefix of links to stored results: they are resources of the gateway's own server.
 pub(crate) const RESULT_URI: &str = "toolbooth+gateway:results/";
-/// The same as that server has them.
+/// The same prefix, in the form of that server.
 const OWN_URI: &str = "results/";
-/// Bytes of a text that are shown, at most.
+/// Maximum bytes of a text that are shown.
 const PREVIEW_BYTES: usize = 4 << 10;
-/// Bytes that are read at once where nothing is said, and at most.
+/// Bytes that are read at once: the default if the agent sets no limit, and the maximum.
 const READ_BYTES: usize = 64 << 10;
 const READ_BYTES_MAX: usize = 1 << 20;
 
-/// A part of a kept result.
+/// A part of a stored result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Part {
     /// One content block, by its place.
@@ -33,7 +33,7 @@ enum Part {
     Structured,
 }
 
-/// Where a part is kept.
+/// The location of a stored part.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Link {
     pub(crate) receipt_id: String,
@@ -41,7 +41,7 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// Reads a link; the bare id of a receipt stands for the first block.
+    /// Parses a link; the bare id of a receipt means the first block.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let rest = text.strip_prefix(RESULT_URI).or_else(|| text.strip_prefix(OWN_URI));
         let rest = rest.unwrap_or(text);
@@ -64,7 +64,7 @@ impl Link {
     }
 }
 
-/// What a part holds, with its own type.
+/// The content of a part, with its own type.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum ResultPart {
     Text {
@@ -75,12 +75,12 @@ pub(crate) enum ResultPart {
         mime_type: String,
         base64: String,
     },
-    /// A block that is neither, as it is.
+    /// A block of another kind, unchanged.
     Other(ContentBlock),
 }
 
 impl ResultPart {
-    /// The part of a result that a link names.
+    /// Returns the part of a result that a link names.
     pub(crate) fn of(result: &StoredResult, link: &Link) -> Option<Self> {
         match link.part {
             Part::Structured => Some(Self::Text {
@@ -129,7 +129,7 @@ impl ResultPart {
         }
     }
 
-    /// The part as the one content of a resource.
+    /// Returns the part as the one content of a resource.
     pub(crate) fn as_resource(&self, uri: &str) -> Value {
         match self {
             Self::Text { mime_type, text } => {
@@ -147,7 +147,7 @@ impl ResultPart {
     }
 }
 
-/// What is wanted of a text.
+/// The piece of a text that an agent requests.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Wanted {
@@ -161,11 +161,11 @@ pub(crate) struct Wanted {
     pub(crate) line: Option<usize>,
     /// How many lines.
     pub(crate) lines: Option<usize>,
-    /// A place in the text, which is JSON then (RFC 6901).
+    /// A JSON Pointer into the text, which is JSON then (RFC 6901).
     pub(crate) pointer: Option<String>,
 }
 
-/// A piece of a text, and a sentence on where it lies.
+/// A piece of a text, and a sentence about its place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Piece {
     pub(crate) text: String,
@@ -173,7 +173,7 @@ pub(crate) struct Piece {
 }
 
 impl Wanted {
-    /// The piece of `text` that is wanted.
+    /// Returns the requested piece of `text`.
     pub(crate) fn of(&self, text: &str) -> Result<Piece, PieceError> {
         let narrowed;
         let text = match &self.pointer {
@@ -201,7 +201,7 @@ impl Wanted {
         let length = self.length.unwrap_or(READ_BYTES).min(READ_BYTES_MAX);
         let mut end = boundary(text, start.saturating_add(length));
         if end == start && length > 0 {
-            // At least one character, or nobody would ever come to the end.
+            // At least one character, so that the reader always reaches the end.
             end =
                 start + text.get(start..).and_then(|t| t.chars().next()).map_or(0, char::len_utf8);
         }
@@ -220,8 +220,8 @@ impl Wanted {
         let mut piece = String::new();
         let mut taken = 0;
         for line in text.split_inclusive('\n').skip(first - 1).take(wanted) {
-            let room = if taken == 0 { READ_BYTES_MAX } else { READ_BYTES };
-            if piece.len() + line.len() > room && taken > 0 {
+            let space = if taken == 0 { READ_BYTES_MAX } else { READ_BYTES };
+            if piece.len() + line.len() > space && taken > 0 {
                 break;
             }
             piece.push_str(line.get(..boundary(line, READ_BYTES_MAX)).unwrap_or_default());
@@ -235,8 +235,8 @@ impl Wanted {
     }
 }
 
-/// What a pointer (RFC 6901) names in a text that is JSON, as it stands there. Nothing is built of
-/// what is passed by.
+/// Returns the value that a pointer (RFC 6901) names in a JSON text, as it is written there. Skipped
+/// values are not built.
 fn pointed<'t>(text: &'t str, pointer: &str) -> Result<&'t RawValue, PieceError> {
     let none = || PieceError::NothingThere(pointer.to_owned());
     let mut here: &RawValue = serde_json::from_str(text).map_err(|_| PieceError::NoJson)?;
@@ -302,11 +302,11 @@ impl<'de> Visitor<'de> for Step<'_> {
     }
 }
 
-/// Cuts texts of a result that has more than `inline_bytes` of them; each that is cut is followed by
-/// a link. Without a receipt there is nothing to link to.
+/// Cuts texts of a result if their total is more than `inline_bytes`; a link follows each cut text.
+/// Without a receipt there is nothing to link to.
 pub(crate) fn shorten(mut result: ToolResult, inline_bytes: usize) -> ToolResult {
     let Some(receipt_id) = result.receipt_id.clone() else { return result };
-    // A text is no longer than the JSON that it stands in.
+    // A text is never longer than the JSON that contains it.
     if payload::size(&result.content, result.structured_content.as_ref()) <= inline_bytes {
         return result;
     }

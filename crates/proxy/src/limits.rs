@@ -1,10 +1,10 @@
-//! The bounds of the path, each with the reason for its default.
+//! The limits of the call path, each with the reason for its default.
 //!
 //! Path: 2. Doc: call-path.md#limits
 
 use std::time::Duration;
 
-/// What a structured result that does not fit its schema means.
+/// The treatment of a structured result that does not fit its schema.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum OutputRule {
@@ -15,29 +15,29 @@ pub enum OutputRule {
     Enforce,
 }
 
-/// The bounds of the path.
+/// The limits of the call path.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Calls that run at once; further ones are `overloaded`.
+    /// Calls that run at once; further ones are refused as `overloaded`.
     pub in_flight_max: usize,
-    /// Bytes of arguments; as much as a front door takes in one request.
+    /// Bytes of arguments; as many as a front door accepts in one request.
     pub argument_bytes_max: usize,
-    /// Bytes of a result; a model reads no more.
+    /// Bytes of a result; a model does not read more.
     pub result_bytes_max: usize,
-    /// How long a tool that is told to stop may take to clean up.
+    /// How long a tool can take to clean up after it is cancelled.
     pub cancel_grace: Duration,
-    /// The longest that a tool may run where its progress starts its time anew; `None` = four
-    /// times its own time, at most 30 minutes. Never less than its own time.
+    /// The longest time that a tool can run if progress restarts its time; `None` = four times its own
+    /// time, at most 30 minutes. Never less than its own time.
     pub progress_cap: Option<Duration>,
-    /// How long an answer waits for its record before it goes out as `outcome-unrecorded`.
+    /// How long a response waits for its record before it is returned as `outcome-unrecorded`.
     pub settle_patience: Duration,
     /// How long a tool's question waits for its answer.
     pub input_patience: Duration,
-    /// Asynchronous calls that may wait; further ones are `overloaded`.
+    /// Asynchronous calls that can wait; further ones are refused as `overloaded`.
     pub queued_max: usize,
     /// Steps of a plan.
     pub plan_steps_max: usize,
-    /// What a result that does not fit means.
+    /// The treatment of a result that does not fit its schema.
     pub output: OutputRule,
 }
 

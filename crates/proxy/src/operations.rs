@@ -1,4 +1,4 @@
-//! Operations for people: reading the records and settling doubts, with the right of an operator.
+//! Operations for operators: reading the records and resolving unknown outcomes.
 //!
 //! Doc: records.md#reading
 
@@ -31,7 +31,7 @@ impl Operations {
         Self { reads, operator }
     }
 
-    /// Who reads.
+    /// The operator.
     pub fn operator(&self) -> &Operator {
         &self.operator
     }
@@ -76,7 +76,7 @@ impl Operations {
         self.reads.events(filter).await
     }
 
-    /// Ids of calls and receipts that begin so, the newest first; at most so many.
+    /// Ids of calls and receipts that begin with `prefix`, newest first; at most `limit`.
     ///
     /// # Errors
     /// As [`Operations::receipt`].
@@ -84,7 +84,7 @@ impl Operations {
         self.reads.named(prefix, limit).await
     }
 
-    /// Re-computes every digest, with the keys and checkpoints that are brought along.
+    /// Recomputes every digest, with the supplied keys and checkpoints.
     ///
     /// # Errors
     /// As [`Operations::receipt`].
@@ -100,7 +100,8 @@ impl Operations {
 }
 
 impl ToolProxy {
-    /// The records, for a caller with the right of an operator: the doors' only way to them.
+    /// Returns the records, for a caller with the right of an operator. Front doors have no other
+    /// access to them.
     ///
     /// # Errors
     /// [`OperationsError`].
@@ -110,7 +111,7 @@ impl ToolProxy {
         Ok(Operations::new(reads, operator))
     }
 
-    /// The caller as an operator.
+    /// Returns the caller as an operator.
     ///
     /// # Errors
     /// [`OperationsError::Denied`].
@@ -118,8 +119,8 @@ impl ToolProxy {
         self.state().parts.worlds.now().policy.operator(caller).map_err(OperationsError::Denied)
     }
 
-    /// Settles a doubt: says what came of a call of which nobody knows. What is said is what later
-    /// calls with its key get.
+    /// Resolves the unknown outcome of a call: the operator states the outcome. Later calls with its
+    /// key get this outcome.
     ///
     /// # Errors
     /// [`ResolveError`].
@@ -168,37 +169,37 @@ impl ToolProxy {
     }
 }
 
-/// Why a caller has no way to the records.
+/// Why a caller has no access to the records.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OperationsError {
-    /// It is no operator.
+    /// The caller is not an operator.
     #[error("{}", .0.reason)]
     Denied(Denial),
-    /// The proxy was built without a way to read records.
+    /// The proxy was built without a reader of records.
     #[error("there are no records to read")]
     NoRecords,
 }
 
-/// Why a doubt was not settled.
+/// Why an unknown outcome was not resolved.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ResolveError {
-    /// The store does not answer.
+    /// The store does not respond.
     #[error(transparent)]
     Store(#[from] LedgerError),
-    /// There is no such receipt.
+    /// The receipt does not exist.
     #[error("there is no such receipt")]
     Missing,
-    /// The outcome is known already, or the call still runs.
+    /// The outcome is known already, or the call is still running.
     #[error("the call is not in doubt, it is `{}`", .0.as_str())]
     NotInDoubt(ClaimState),
-    /// The result is none that a tool could give.
+    /// The result is not one that a tool could return.
     #[error("{0}")]
     Result(String),
 }
 
-/// A result as people write it: a tool's result with `content` or `structuredContent`, or any
+/// Reads a result as operators write it: a tool's result with `content` or `structuredContent`, or any
 /// other document, which becomes the structured content.
 fn stored(value: &Value, error: Option<CallError>) -> Result<StoredResult, String> {
     let member = |name: &str| value.get(name).map(JsonText::of).transpose();

@@ -1,5 +1,5 @@
-//! The gateway's own tools: they search what the caller may see, and read kept results. They pass
-//! the proxy as all tools do.
+//! The gateway's own tools: they search the tools that the caller can see, and read stored results.
+//! They pass through the proxy like all tools.
 //!
 //! Path: 7. Doc: execution.md#the-gateways-own-tools
 
@@ -21,20 +21,20 @@ use crate::catalogue::Catalogue;
 use crate::large_results::{Link, RESULT_URI, ResultPart, Wanted};
 use crate::view::declaration;
 
-/// Finds tools by what they do.
+/// The tool that finds tools by their function.
 pub const SEARCH_TOOLS: &str = "search_tools";
-/// Reads a result that was too large to be shown.
+/// The tool that reads a result that was too large to be shown.
 pub const READ_RESULT: &str = "read_result";
 
-/// Texts of results that are looked through at once.
+/// Stored texts that are searched at once.
 const READING_MAX: usize = 2;
-/// The protocol's code for a resource that is not there.
+/// The protocol's error code for a resource that does not exist.
 const NOT_FOUND: i64 = -32_002;
-/// Tools of one answer, where the agent says nothing, and at most.
+/// Tools in one response: the default if the agent sets no limit, and the maximum.
 const FOUND: usize = 10;
 const FOUND_MAX: usize = 50;
 
-/// Registry entries of the own tools that are wanted.
+/// Returns the registry entries of the gateway's own tools that are enabled.
 #[must_use]
 pub fn own_tools(reading: bool, searching: bool) -> Vec<Value> {
     let entry = |name: &str, description: &str, input: Value| {
@@ -97,18 +97,19 @@ pub fn own_tools(reading: bool, searching: bool) -> Vec<Value> {
     tools
 }
 
-/// The executor of the own tools, and the server of kept results.
+/// The executor of the gateway's own tools, and the server of stored results.
 pub(crate) struct OwnTools {
     catalogue: Arc<Catalogue>,
     reads: Arc<dyn LedgerReads>,
-    /// Texts that are looked through at once.
+    /// Limits how many stored texts are searched at once.
     reading: Semaphore,
-    /// Nothing is ever told: what is kept does not change.
+    /// Never contains a notice, because stored results do not change.
     notices: (async_channel::Sender<Notice>, async_channel::Receiver<Notice>),
 }
 
 impl OwnTools {
-    /// They search what callers may see of `catalogue`, and read results that `reads` keeps.
+    /// Creates tools that search the callers' views of `catalogue` and read stored results from
+    /// `reads`.
     pub(crate) fn new(catalogue: Arc<Catalogue>, reads: Arc<dyn LedgerReads>) -> Self {
         let notices = async_channel::bounded(1);
         Self { catalogue, reads, reading: Semaphore::new(READING_MAX), notices }
@@ -137,7 +138,7 @@ impl OwnTools {
         let kept = self.kept(&dispatch.caller, toolset, &wanted.result).await?;
         match kept {
             ResultPart::Text { text, .. } => {
-                // A large text takes a while, and others are to be answered meanwhile.
+                // A large text takes long, and other calls must be answered meanwhile.
                 let _place = self.reading.acquire().await.map_err(|error| error.to_string())?;
                 let reading = tokio::task::spawn_blocking(move || wanted.of(&text));
                 let piece = reading.await.map_err(|_| "the result cannot be read".to_owned())?;
@@ -160,7 +161,8 @@ impl OwnTools {
         }
     }
 
-    /// A kept part as the contents of a resource; a sentence for the agent where there is none.
+    /// Returns a stored part as the contents of a resource, or a sentence for the agent if it is
+    /// missing.
     async fn resource(
         &self,
         caller: &Caller,
@@ -171,8 +173,8 @@ impl OwnTools {
         Ok(kept.as_resource(uri))
     }
 
-    /// The part that `text` links to, where the result is the caller's, of a tool that it still
-    /// sees: another's is as none.
+    /// Returns the part that `text` links to. The result must be the caller's, of a tool that it still
+    /// sees. The result of another caller is treated as missing.
     async fn kept(
         &self,
         caller: &Caller,

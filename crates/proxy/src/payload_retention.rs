@@ -1,33 +1,33 @@
-//! What is kept of payloads, for each tool: in agent logs, and in receipts for replay.
+//! Determines which payloads are stored for each tool: in agent logs, and in receipts for replay.
 //!
 //! Path: 9. Doc: records.md#payloads
 
 use toolbooth_contracts::ToolPattern;
 use toolbooth_contracts::agent_log::LogLevel;
 
-/// What a receipt keeps of a result.
+/// The form of a result that a receipt stores.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Results {
-    /// The result, so that a replay gives it again.
+    /// The result, so that a replay returns it again.
     #[default]
     Keep,
-    /// Its digest; a replay says that it was not kept.
+    /// Its digest; a replay states that the result was not stored.
     Digest,
 }
 
-/// When a tool starts, once its call is judged, charged and claimed.
+/// When a tool starts, after its call is judged, charged and claimed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Intent {
-    /// When the claim is durable.
+    /// After the claim is durable.
     #[default]
     Durable,
-    /// At once: for tools that an operator marked `readOnly`, and calls without a key.
+    /// At once, for calls without a key of tools that an operator marked `readOnly`.
     Relaxed,
 }
 
-/// What is kept of payloads, for each tool.
+/// Determines which payloads are stored for each tool.
 #[derive(Debug, Clone, Default)]
 pub struct PayloadRetention {
     log: PerTool<LogLevel>,
@@ -39,7 +39,7 @@ pub struct PayloadRetention {
 #[derive(Debug, Clone, Default)]
 struct PerTool<T> {
     standard: T,
-    /// The narrower pattern comes first.
+    /// Narrower patterns come first.
     tools: Vec<(ToolPattern, T)>,
 }
 
@@ -60,27 +60,27 @@ impl<T: Copy> PerTool<T> {
 }
 
 impl PayloadRetention {
-    /// What the agent log keeps: for all tools, and for those that patterns select.
+    /// Sets the level of the agent log: for all tools, and for those that patterns select.
     #[must_use]
     pub fn with_log(self, standard: LogLevel, tools: Vec<(ToolPattern, LogLevel)>) -> Self {
         Self { log: PerTool::new(standard, tools), ..self }
     }
 
-    /// What receipts keep: for all tools, and for those that patterns select.
+    /// Sets the form of stored results: for all tools, and for those that patterns select.
     #[must_use]
     pub fn with_results(self, standard: Results, tools: Vec<(ToolPattern, Results)>) -> Self {
         Self { results: PerTool::new(standard, tools), ..self }
     }
 
-    /// Bytes of text above which an agent is shown the beginning of a result and a link: for all
-    /// tools, and for those that patterns select; 0 = never.
+    /// Sets the bytes of text above which an agent gets the beginning of a result and a link; 0 =
+    /// never. Applies to all tools, with other values for those that patterns select.
     #[must_use]
     pub fn with_inline_bytes(self, standard: usize, tools: Vec<(ToolPattern, usize)>) -> Self {
         Self { inline_bytes: PerTool::new(standard, tools), ..self }
     }
 
-    /// When tools start: for all, and for those that patterns select. It holds for tools that an
-    /// operator marked `readOnly`; others start when their claim is durable.
+    /// Sets when tools start: all, and those that patterns select. It applies to calls without a key of
+    /// tools that an operator marked `readOnly`. Others start after their claim is durable.
     #[must_use]
     pub fn with_intent(self, standard: Intent, tools: Vec<(ToolPattern, Intent)>) -> Self {
         Self { intent: PerTool::new(standard, tools), ..self }

@@ -1,6 +1,6 @@
-//! First-use pins: the port that keeps them, and what was pinned.
+//! First-use pins: the port that stores them, and the pinned tools and items.
 //!
-//! Decides nothing: what is pinned is the registry's judgement.
+//! Makes no decision: the registry judges which tools are pinned.
 //!
 //! Path: 3. Doc: registry.md#first-use
 
@@ -18,9 +18,9 @@ use crate::error::PinError;
 pub struct FirstListing {
     /// The source.
     pub source: Source,
-    /// Its tools that are accepted as they stand; there may be none.
+    /// Its tools to pin, accepted as listed; can be empty.
     pub tools: Vec<Arc<RegisteredTool>>,
-    /// Its prompts, resources and templates that are accepted as they stand.
+    /// Its prompts, resources and templates to pin, accepted as listed; can be empty.
     pub items: Vec<Arc<RegisteredItem>>,
     /// Whether tools are pinned although the source was seen before.
     pub new_tools: NewTools,
@@ -29,7 +29,7 @@ pub struct FirstListing {
 }
 
 impl FirstListing {
-    /// Adds the listing to pins that are kept.
+    /// Returns stored pins with the listing added.
     #[must_use]
     pub fn added_to(&self, mut pins: LockFile) -> Pinned {
         let tools = pins.pin(&self.source, &self.tools, self.new_tools);
@@ -38,47 +38,47 @@ impl FirstListing {
     }
 }
 
-/// What a [`PinStore`] did.
+/// The result of [`PinStore::pin`].
 #[derive(Debug, Clone)]
 pub struct Pinned {
     /// All pins, those of other processes included.
     pub pins: LockFile,
-    /// The tools whose pins were written now.
+    /// The tools with pins that were written now.
     pub tools: Vec<ToolId>,
-    /// The prompts, resources and templates whose pins were written now, by id with their kind.
+    /// The prompts, resources and templates with pins that were written now, by id with their kind.
     pub items: Vec<String>,
 }
 
-/// Keeps the first listing of each source.
+/// Stores the first listing of each source.
 #[async_trait]
 pub trait PinStore: Send + Sync {
-    /// Pins a listing durably, before any of its tools is offered. Pins that are there, also
-    /// those that another process has written, stay as they are.
+    /// Pins a listing durably, before any of its tools is offered. Existing pins stay unchanged, also
+    /// those that another process wrote.
     ///
     /// # Errors
     /// [`PinError`], where nothing was pinned; the tools stay quarantined then.
     async fn pin(&self, listing: FirstListing) -> Result<Pinned, PinError>;
 }
 
-/// Pins for this process alone, for commands that change nothing.
+/// Pins for this process only, for commands that change nothing.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct UnkeptPins;
 
 #[async_trait]
 impl PinStore for UnkeptPins {
     async fn pin(&self, listing: FirstListing) -> Result<Pinned, PinError> {
-        // Nothing is written, so there is nothing to tell of.
+        // Nothing is written, so there are no new pins to report.
         let pinned = listing.added_to(listing.known.clone());
         Ok(Pinned { tools: Vec::new(), items: Vec::new(), ..pinned })
     }
 }
 
-/// A tool or an item that was pinned at first use; worth an audit event.
+/// A tool or an item that was pinned at first use. An audit event is written for each.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PinnedTool {
-    /// The tool's id; an item's with its kind, such as `prompt:s.greet`.
+    /// The tool's id; an item's id with its kind, such as `prompt:s.greet`.
     pub tool_id: String,
-    /// The digest of what its source says.
+    /// The digest of the tool or item as its source lists it.
     pub source_digest: String,
 }
 

@@ -1,4 +1,4 @@
-//! Plans: several calls with their order, each through the whole path, with partial results.
+//! Plans: several calls in an order, each through the whole call path, with partial results.
 //!
 //! Path: 2. Doc: call-path.md#plans
 
@@ -23,13 +23,13 @@ use references::{references, resolved};
 /// Steps of one plan that run at once.
 const PARALLEL_MAX: usize = 16;
 
-/// Why a plan cannot be run as it is; nothing was run.
+/// Why a plan cannot run; no step was run.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct InvalidPlan {
-    /// The step, where it is one.
+    /// The step, if the fault is in one.
     pub step: Option<String>,
-    /// A sentence.
+    /// The reason as a sentence.
     pub message: String,
 }
 
@@ -40,16 +40,16 @@ fn invalid(step: Option<&str>, message: impl Into<String>) -> InvalidPlan {
 /// A step that has been checked.
 struct Step {
     step: PlanStep,
-    /// Steps that must have ended before, by place.
+    /// Steps that must have ended before, by index.
     after: BTreeSet<usize>,
-    /// Steps that must have succeeded before, by place.
+    /// Steps that must have succeeded before, by index.
     needs: BTreeSet<usize>,
 }
 
 /// Checks a plan without running it: ids, needs, cycles, references, size.
 ///
 /// # Errors
-/// [`InvalidPlan`], for the first thing that is wrong.
+/// [`InvalidPlan`], for the first fault.
 pub fn check_plan(plan: &Plan, steps_max: usize) -> Result<(), InvalidPlan> {
     if plan.plan_id.as_ref().is_some_and(|id| id.trim().is_empty()) {
         return Err(invalid(None, "`planId` must not be blank"));
@@ -58,7 +58,7 @@ pub fn check_plan(plan: &Plan, steps_max: usize) -> Result<(), InvalidPlan> {
 }
 
 impl ToolProxy {
-    /// Runs a plan; partial results always come back. What the agent claims goes with each step.
+    /// Runs a plan; always returns partial results. The agent's context is passed to each step.
     ///
     /// # Errors
     /// [`InvalidPlan`], before anything runs.
@@ -192,7 +192,7 @@ async fn call_step(
     let key = digester.of_parts(&["plan", plan_id, &step.id]);
     // A step has a call id and a key of its own.
     let context = CallContext { call_id: None, idempotency_key: None, ..context.clone() };
-    // What does not pass the gate goes to the guard as text, so that its refusal is recorded.
+    // Arguments that fail the gate are passed to the guard as text, so that their refusal is recorded.
     let (arguments, args) = match Arguments::of(args) {
         Ok(arguments) => (Some(arguments), None),
         Err(tree) => (None, Some(raw(&tree)?)),
@@ -317,7 +317,7 @@ fn checked(plan: Plan, steps_max: usize) -> Result<Vec<Step>, InvalidPlan> {
         .collect())
 }
 
-/// One step per name; a name that comes again gets a number.
+/// Returns one step per name; a repeated name gets a number.
 fn short_form(tools: Vec<String>) -> Vec<PlanStep> {
     let mut seen: HashMap<String, usize> = HashMap::new();
     tools
@@ -331,7 +331,7 @@ fn short_form(tools: Vec<String>) -> Vec<PlanStep> {
         .collect()
 }
 
-/// Everything that each step needs, directly or not.
+/// Returns all steps that each step needs, directly or indirectly.
 fn transitive(
     steps: &[PlanStep],
     needs: &[BTreeSet<usize>],

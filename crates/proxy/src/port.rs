@@ -1,4 +1,4 @@
-//! Time and chance: nobody else in the house reads a clock or makes an id.
+//! The ports for time and ids, with the clock and the id source of the system.
 //!
 //! Path: 2. Doc: call-path.md#ids-and-time
 
@@ -6,23 +6,23 @@ use std::time::Duration;
 
 use toolbooth_audit::ledger::Moment;
 
-/// Tells the time.
+/// A clock.
 pub trait Clock: Send + Sync {
-    /// Now, as records write it.
+    /// Returns the current time, in the form of records.
     fn now(&self) -> Moment;
-    /// A time that only goes forward, for durations.
+    /// Returns a time that never decreases, for durations.
     fn monotonic(&self) -> Duration;
 }
 
-/// A duration in milliseconds, to the microsecond.
+/// Converts a duration to milliseconds, with the precision of microseconds.
 pub(crate) fn milliseconds(duration: Duration) -> f64 {
-    // A call never lasts so long that its microseconds are beyond a double.
+    // The microseconds of a call always fit into a double.
     duration.as_micros() as f64 / 1_000.0
 }
 
-/// Makes ids.
+/// A source of ids.
 pub trait IdSource: Send + Sync {
-    /// A UUIDv7.
+    /// Returns a UUIDv7.
     fn next(&self) -> String;
 }
 
@@ -47,7 +47,7 @@ impl Clock for SystemClock {
     }
 }
 
-/// Random ids that grow with time.
+/// Random ids that increase with time.
 #[derive(Debug, Default)]
 pub struct SystemIds;
 

@@ -1,4 +1,4 @@
-//! The proxy's face for calls: each in a task of its own, all of them drained at the end.
+//! The public interface of the proxy: runs each call in a task of its own, and drains them at shutdown.
 //!
 //! Path: 2. Doc: call-path.md#one-call
 
@@ -23,13 +23,13 @@ use crate::requests::{
 use crate::shown::shown;
 use crate::state::{ProxyParts, ProxyState};
 
-/// The single chokepoint. Cheap to clone; all clones are one proxy.
+/// The single chokepoint. Cheap to clone; all clones are the same proxy.
 #[derive(Clone)]
 pub struct ToolProxy(Arc<ProxyState>);
 
 impl ToolProxy {
-    /// A proxy of these parts. The gateway's own tools are among its executors and servers where it has
-    /// a catalogue to search and records to read.
+    /// Builds a proxy from these parts. If it has a catalogue to search and records to read, the
+    /// gateway's own tools are among its executors and servers.
     #[must_use]
     pub fn new(mut parts: ProxyParts) -> Self {
         if let (Some(catalogue), Some(reads)) = (&parts.catalogue, &parts.reads) {
@@ -45,14 +45,14 @@ impl ToolProxy {
         Self(Arc::new(ProxyState::new(parts)))
     }
 
-    /// Runs one call to its end. The call runs in a task of its own: dropping this future does
-    /// not end it, only the conversation's cancel asks it to stop.
+    /// Runs one call to its end, in a task of its own. Dropping this future does not end it; only the
+    /// conversation's cancel asks it to stop.
     pub async fn call(&self, call: ToolCall, conversation: Conversation) -> ToolResult {
         self.run(call, conversation, CallOptions::default()).await.result
     }
 
-    /// As [`ToolProxy::call`], by the rules of a front door for agents. The result is as an agent is shown
-    /// it, in the world that judged the call: without the rest of large texts that its receipt keeps.
+    /// As [`ToolProxy::call`], with the rules of a front door for agents. The result is in the form for
+    /// an agent, in the world that judged the call: large texts that its receipt stores are shortened.
     pub async fn call_shown(
         &self,
         call: ToolCall,
@@ -71,7 +71,7 @@ impl ToolProxy {
         }
     }
 
-    /// As [`ToolProxy::call`], and tells what each stage did.
+    /// As [`ToolProxy::call`], and also returns a report of each stage.
     pub async fn call_explained(
         &self,
         call: ToolCall,
@@ -82,7 +82,7 @@ impl ToolProxy {
         (walked.result, walked.notes)
     }
 
-    /// Runs one call with what goes with it.
+    /// Runs one call with these options.
     pub(crate) async fn run(
         &self,
         call: ToolCall,
@@ -92,7 +92,7 @@ impl ToolProxy {
         let state = Arc::clone(&self.0);
         let tool_id = call.tool.as_str().to_owned();
         let call_id = call.context.call_id.clone().unwrap_or_default();
-        // The task is moved a few times before it runs.
+        // Boxed, because the task is moved a few times before it runs.
         let walk = Box::pin(path::walk(state, call, conversation, options));
         match self.0.tasks.spawn(walk).await {
             Ok(done) => done,
@@ -105,7 +105,7 @@ impl ToolProxy {
         }
     }
 
-    /// Asks a server for something else than a call, such as a resource or a prompt. It runs in a
+    /// Sends a server a request other than a call, such as for a resource or a prompt. It runs in a
     /// task of its own: dropping this future does not end it, only the conversation's cancel does.
     ///
     /// # Errors
@@ -126,8 +126,8 @@ impl ToolProxy {
         }
     }
 
-    /// Has a server tell when a resource changes, until what this gives is dropped. What it tells
-    /// comes by [`ToolProxy::updates`].
+    /// Subscribes to the changes of a resource, until the returned value is dropped. The changes arrive
+    /// through [`ToolProxy::updates`].
     ///
     /// # Errors
     /// [`RequestError`], with a code.
@@ -143,86 +143,86 @@ impl ToolProxy {
         }
     }
 
-    /// What servers tell of resources, from now on; of all servers, and all callers. A receiver
-    /// that lags behind misses the oldest. To be called within a runtime.
+    /// Returns the resource updates of all servers and for all callers, from now on. A receiver that
+    /// lags behind misses the oldest. Must be called within a runtime.
     #[must_use]
     pub fn updates(&self) -> tokio::sync::broadcast::Receiver<ResourceUpdate> {
         self.0.updates.listen(&self.0.parts.upstreams, &self.0.parts.worlds)
     }
 
-    /// What all of its calls share.
+    /// The state that all of its calls share.
     pub(crate) fn state(&self) -> &ProxyState {
         &self.0
     }
 
-    /// An id that cannot be guessed.
+    /// Returns an id that cannot be guessed.
     #[must_use]
     pub fn new_id(&self) -> String {
         self.0.parts.ids.next()
     }
 
-    /// Whether the house takes no more calls.
+    /// Whether the proxy accepts no further calls, because it is shutting down.
     pub(crate) fn is_ending(&self) -> bool {
         self.0.slots.is_closed()
     }
 
-    /// How many calls run at the moment.
+    /// The number of calls that are running.
     #[must_use]
     pub fn running(&self) -> usize {
         self.0.tasks.len()
     }
 
-    /// Writes down something that is no call, such as a tool that was replaced.
+    /// Records events other than calls, such as a replaced tool.
     ///
     /// # Errors
-    /// Where the store does not take it.
+    /// If the store rejects them.
     pub async fn note(&self, events: Vec<EventBody>) -> Result<(), LedgerError> {
         self.0.parts.ledger.note(events).await
     }
 
-    /// Keeps the writer's lease, marks the claims of lost writers, makes room, and signs a checkpoint where
-    /// one is due; to be called at start and every [`toolbooth_audit::ledger::RENEW_EVERY`].
-    /// Gives the checkpoint, which is to be handed outside.
+    /// Renews the writer's lease, marks the claims of lost writers, frees space, and signs a checkpoint
+    /// if one is due. Must be called at start and every [`toolbooth_audit::ledger::RENEW_EVERY`].
+    /// Returns the checkpoint, which must be stored outside.
     ///
     /// # Errors
-    /// Where the store does not answer.
+    /// If the store does not respond.
     pub async fn maintain(&self, due: Due) -> Result<Option<String>, LedgerError> {
         let ProxyParts { ledger, clock, .. } = &self.0.parts;
         ledger.renew(clock.now()).await?;
         for swept in ledger.sweep(clock.now()).await? {
             tracing::warn!(receipt.id = %swept.receipt_id, "a call of a lost writer is in doubt");
         }
-        let removed = ledger.make_room(clock.now()).await?;
+        let removed = ledger.free_space(clock.now()).await?;
         if removed > 0 {
-            tracing::warn!(removed, "agent logs were removed, since room for records runs short");
+            tracing::warn!(removed, "agent logs were removed, since space for records runs short");
         }
         self.0.record_gap().await;
         self.0.record_counted_refusals(false).await;
         self.checkpoint(due).await
     }
 
-    /// Signs a checkpoint where one is due. Gives it, which is to be handed outside.
+    /// Signs a checkpoint if one is due. Returns it; it must be stored outside.
     ///
     /// # Errors
-    /// Where the store does not answer.
+    /// If the store does not respond.
     pub async fn checkpoint(&self, due: Due) -> Result<Option<String>, LedgerError> {
         self.0.parts.ledger.checkpoint(due, self.0.parts.clock.now()).await
     }
 
-    /// Removes records from before a time, as many as go in one step.
+    /// Removes records from before a time, as many as fit into one step.
     ///
     /// # Errors
-    /// Where the store does not answer, or the records may not go.
+    /// If the store does not respond, or the records must not be removed.
     pub async fn prune(&self, kind: PruneKind, before: String) -> Result<Pruned, LedgerError> {
         let step = Prune { kind, before, at: self.0.parts.clock.now() };
         self.0.parts.ledger.prune(step).await
     }
 
-    /// Takes no more calls, lets those that run settle for `grace`, cancels the rest, settles
-    /// them, ends the executors and closes the ledger. Gives the last checkpoint.
+    /// Accepts no further calls, lets those that run settle for `grace`, and cancels and settles the
+    /// rest. Then closes the executors and the ledger, and returns the last checkpoint.
     ///
     /// # Errors
-    /// Where the store cannot be closed.
+    /// If the store cannot be closed.
     pub async fn shut_down(&self, grace: Duration) -> Result<Option<String>, LedgerError> {
         self.0.slots.close();
         self.0.updates.close().await;

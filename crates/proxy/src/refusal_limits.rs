@@ -1,5 +1,5 @@
-//! How many refusals are recorded one by one: beyond a number for each caller, code and minute they are
-//! counted, and told together in one event.
+//! Limits how many refusals are recorded one by one. Above a number per caller, code and minute, they
+//! are counted and recorded together in one event.
 //!
 //! Path: 9. Doc: records.md#of-one-call
 
@@ -15,12 +15,13 @@ use toolbooth_contracts::event::EventBody;
 pub(crate) const SINGLE_MAX: u64 = 300;
 /// How long refusals are counted together.
 const WINDOW: Duration = Duration::from_secs(60);
-/// Callers and codes that are counted apart; refusals of further callers are counted together.
+/// Pairs of caller and code that are counted separately; refusals of further callers are counted
+/// together.
 const NAMES_MAX: usize = 1_000;
-/// The name under which further callers are told.
+/// The name under which refusals of further callers are recorded.
 const OTHERS: &str = "(others)";
 
-/// Who is refused, and why.
+/// The refused caller and the code.
 type Name = (String, ErrorCode);
 
 #[derive(Debug)]
@@ -41,7 +42,7 @@ impl RefusalLimits {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether a refusal is recorded by itself; else it is counted.
+    /// Whether a refusal is recorded by itself; otherwise it is counted.
     pub(crate) fn is_single(
         &self,
         caller: &str,
@@ -52,7 +53,7 @@ impl RefusalLimits {
         let mut windows = self.windows();
         let mut name = (caller.to_owned(), code);
         if windows.len() >= NAMES_MAX && !windows.contains_key(&name) {
-            // Windows that are over and have nothing to tell make room.
+            // Windows that are over and without counted refusals are removed to free space.
             windows.retain(|_, window| window.folded > 0 || now < window.began + WINDOW);
             if windows.len() >= NAMES_MAX {
                 name.0 = OTHERS.to_owned();
@@ -61,7 +62,7 @@ impl RefusalLimits {
         let begin = |folded| Window { began: now, since: at.text.clone(), single: 0, folded };
         let window = windows.entry(name).or_insert_with(|| begin(0));
         if now >= window.began + WINDOW {
-            // What has not been told yet is told with the next minute's.
+            // Counted refusals without an event yet are added to those of the next minute.
             let since = window.since.clone();
             *window = begin(window.folded);
             if window.folded > 0 {
@@ -74,7 +75,7 @@ impl RefusalLimits {
         is_single
     }
 
-    /// The events of what was counted: of minutes that are over, or of all.
+    /// Takes the events of counted refusals: of all minutes if `all`, otherwise of those that are over.
     pub(crate) fn take(&self, now: Duration, at: &Moment, all: bool) -> Vec<EventBody> {
         let mut events = Vec::new();
         self.windows().retain(|(caller, code), window| {

@@ -1,4 +1,4 @@
-//! What may be shown of the data that a server sends beside its error.
+//! Selects the data of a server's error that can be shown.
 //!
 //! Path: 8. Doc: call-path.md#the-result
 
@@ -6,10 +6,10 @@ use serde_json::Value;
 use toolbooth_contracts::json::{WRAPPED_DEPTH_MAX, check_value, is_within};
 use toolbooth_contracts::secret::SecretShapes;
 
-/// Bytes of what a server may say beside its error.
+/// Maximum bytes of the data in a server's error.
 const DATA_BYTES_MAX: usize = 4 << 10;
 
-/// What may be shown of the data of a server's error: all of it, redacted, or nothing.
+/// Returns the data of a server's error, redacted, or nothing if it cannot be shown.
 pub(crate) fn shown_data(data: Option<&Value>, shapes: &SecretShapes) -> Option<Value> {
     let fits = |data: &&Value| {
         bytes(data) <= DATA_BYTES_MAX
@@ -37,7 +37,7 @@ pub(crate) fn bytes<T: serde::Serialize + ?Sized>(value: &T) -> usize {
     count.0
 }
 
-/// Secret-shaped parts of the texts in a block, replaced.
+/// Replaces secret-shaped parts of the texts in a value.
 fn redact_text(value: &Value, shapes: &SecretShapes) -> Value {
     match value {
         Value::String(text) => Value::String(shapes.redact(text).into_owned()),

@@ -1,4 +1,4 @@
-//! A result as an agent is shown it.
+//! The form of a result that an agent gets.
 //!
 //! Path: 10. Doc: execution.md#large-results
 
@@ -12,9 +12,8 @@ use crate::path::FIRST_BY_ANOTHER;
 use crate::payload_retention::{PayloadRetention, Results};
 use crate::world::World;
 
-/// The result without the rest of large texts that its receipt keeps for this caller, where the caller
-/// may read it there. A tool that declares its output is shown whole, because clients insist on the
-/// declared part.
+/// Shortens large texts that the receipt stores, if this caller can read them there. A tool that
+/// declares its output is shown whole, because clients require the declared part.
 pub(crate) fn shown(
     retention: &PayloadRetention,
     world: &World,
@@ -25,7 +24,7 @@ pub(crate) fn shown(
     let id = result.tool_id.as_str();
     let inline_bytes = retention.inline_bytes(id);
     let of_another = result.warnings.iter().any(|warning| warning == FIRST_BY_ANOTHER);
-    // A replay has content only where it is kept.
+    // A replay has content only if the receipt stores it.
     let is_kept = result.replayed || retention.results(id) == Results::Keep;
     if inline_bytes == 0 || !is_kept || of_another || [READ_RESULT, SEARCH_TOOLS].contains(&id) {
         return result;

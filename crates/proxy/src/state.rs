@@ -1,4 +1,4 @@
-//! What one proxy is made of, and what all of its calls share.
+//! The parts of a proxy, and the state that all of its calls share.
 //!
 //! Doc: call-path.md#one-call
 
@@ -25,29 +25,29 @@ use crate::requests::updates::Updates;
 use crate::requests::upstreams::Upstreams;
 use crate::worlds::Worlds;
 
-/// What a proxy is made of; all of it is brought from outside.
+/// The parts of a proxy, all supplied from outside.
 pub struct ProxyParts {
     /// The published world.
     pub worlds: Arc<Worlds>,
-    /// Who refreshes the world, where sources may have to be asked before a call.
+    /// The catalogue that refreshes the world, if sources may have to be listed before a call.
     pub catalogue: Option<Arc<Catalogue>>,
-    /// Where records go.
+    /// The ledger that stores the records.
     pub ledger: Arc<dyn Ledger>,
-    /// Where operators read them; `None` = nowhere.
+    /// The reader of the records for operators; `None` = the records cannot be read.
     pub reads: Option<Arc<dyn LedgerReads>>,
-    /// The ways to reach tools.
+    /// The executors of tools.
     pub executors: Executors,
-    /// The servers that are asked for more than tools.
+    /// The servers that answer requests other than tool calls.
     pub upstreams: Upstreams,
-    /// Time.
+    /// The clock.
     pub clock: Arc<dyn Clock>,
-    /// Chance.
+    /// The source of ids.
     pub ids: Arc<dyn IdSource>,
-    /// By what secrets are known in payloads.
+    /// The shapes by which secrets are recognized in payloads.
     pub shapes: SecretShapes,
-    /// The bounds.
+    /// The limits.
     pub limits: Limits,
-    /// What is kept of payloads.
+    /// Which payloads are stored.
     pub retention: PayloadRetention,
 }
 
@@ -73,17 +73,17 @@ impl ProxyParts {
     }
 }
 
-/// What all calls and requests of one proxy share.
+/// The state that all calls and requests of one proxy share.
 pub(crate) struct ProxyState {
     pub(crate) parts: ProxyParts,
     pub(crate) slots: Arc<Semaphore>,
     pub(crate) ending: CancellationToken,
     pub(crate) tasks: TaskTracker,
-    /// Refusals whose records could not be written, until an event says so.
+    /// Records that could not be written, until an event states their number.
     gap: AtomicU64,
-    /// Refusals that come too often to be recorded one by one.
+    /// Refusals that are too frequent to be recorded one by one.
     refusal_limits: RefusalLimits,
-    /// What callers are subscribed to.
+    /// The subscriptions of callers.
     pub(crate) subscriptions: Subscriptions,
     pub(crate) updates: Updates,
 }
@@ -109,12 +109,13 @@ impl ProxyState {
         tracing::error!(%error, "a refusal could not be recorded");
     }
 
-    /// Whether a refusal is recorded by itself; else it is counted, and told with others.
+    /// Whether a refusal is recorded by itself; otherwise it is counted with others.
     pub(crate) fn is_single(&self, caller: &str, code: ErrorCode, at: &Moment) -> bool {
         self.refusal_limits.is_single(caller, code, self.parts.clock.monotonic(), at)
     }
 
-    /// Says how many refusals were counted instead of recorded; of `all` minutes, or of those that are over.
+    /// Records how many refusals were counted instead of recorded: of all minutes if `all`, otherwise
+    /// of those that are over.
     pub(crate) async fn record_counted_refusals(&self, all: bool) {
         let clock = &self.parts.clock;
         let events = self.refusal_limits.take(clock.monotonic(), &clock.now(), all);
@@ -129,12 +130,12 @@ impl ProxyState {
         }
     }
 
-    /// Whether records could not be written, and no event says so yet.
+    /// Whether records could not be written and no event states their number yet.
     pub(crate) fn has_gap(&self) -> bool {
         self.gap.load(Ordering::Relaxed) > 0
     }
 
-    /// Says how many records could not be written, once the store is back.
+    /// Records how many records could not be written, once the store is available again.
     pub(crate) async fn record_gap(&self) {
         let missed = self.gap.swap(0, Ordering::Relaxed);
         if missed == 0 {

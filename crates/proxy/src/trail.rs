@@ -1,4 +1,4 @@
-//! Who calls what, as far as it is known, and what is written down of it.
+//! The caller and the target of a call, as far as they are known, and the records of the call.
 //!
 //! Path: 9. Doc: records.md#of-one-call
 
@@ -19,26 +19,26 @@ use toolbooth_contracts::{
 
 use crate::state::ProxyState;
 
-/// Longest name that a caller may give anything, in bytes.
+/// Maximum bytes of any name that a caller sends.
 pub(crate) const NAME_BYTES_MAX: usize = 512;
-/// Bytes of a payload that an agent log keeps; of a larger one it keeps the size.
+/// Bytes of a payload that an agent log stores; of a larger one it stores the size.
 const LOGGED_BYTES_MAX: usize = 256 << 10;
-/// Bytes of its input that the record of a refusal keeps.
+/// Bytes of its input that the record of a refusal stores.
 const REFUSED_BYTES_MAX: usize = 4 << 10;
 
-/// What was sent along, as far as it is known.
+/// The input of a call, as far as it is known.
 pub(crate) enum Input {
     None,
-    /// Arguments as they came.
+    /// Arguments as received.
     Raw(Box<RawValue>),
-    /// Arguments as they were judged.
+    /// Arguments as judged.
     Judged(Arguments),
-    /// What is recorded by its digest only.
+    /// Input that is recorded by its digest only.
     Digest,
 }
 
 impl Input {
-    /// Bytes of what was sent; none where only a digest is known of it.
+    /// Returns the bytes of the input; 0 if only its digest is known.
     pub(crate) fn bytes(&self) -> usize {
         match self {
             Self::None | Self::Digest => 0,
@@ -48,17 +48,18 @@ impl Input {
     }
 }
 
-/// Who called what, as far as it is known: goes along the path and into the records.
+/// The caller and the target of a call, as far as they are known: passed along the path and into the
+/// records.
 pub(crate) struct CallTrail {
     pub(crate) tool_id: String,
     pub(crate) call_id: String,
     pub(crate) caller: Caller,
     pub(crate) context: CallContext,
-    /// When the call came in, on the monotonic clock.
+    /// When the call arrived, on the monotonic clock.
     pub(crate) began: Duration,
     pub(crate) input: Input,
     pub(crate) args_digest: Option<String>,
-    /// The same by keys that were the store's before.
+    /// The same by earlier keys of the store.
     pub(crate) older_args_digests: Vec<String>,
     pub(crate) policy_version: String,
     pub(crate) decision: Option<DecisionNote>,
@@ -66,7 +67,7 @@ pub(crate) struct CallTrail {
 }
 
 impl CallTrail {
-    /// Begins with what came in; names that are too long to be kept are cut.
+    /// Begins with the received values; truncates names that are too long to be stored.
     pub(crate) fn begin(
         state: &ProxyState,
         tool_id: String,
@@ -95,7 +96,7 @@ impl CallTrail {
         trail
     }
 
-    /// Names what is called, cut where the name is too long to be kept.
+    /// Sets the name of the target, truncated if it is too long to be stored.
     pub(crate) fn name(&mut self, tool_id: String) {
         self.tool_id = tool_id;
         cut(&mut self.tool_id);
@@ -150,7 +151,7 @@ impl CallTrail {
         }
     }
 
-    /// What was sent along, as the log keeps it.
+    /// Returns the input in the form that the log stores.
     fn logged_input(&self, state: &ProxyState) -> Option<JsonText> {
         let level = state.parts.retention.log(&self.tool_id);
         if level != LogLevel::Full || matches!(self.input, Input::Digest) {
@@ -164,19 +165,19 @@ impl CallTrail {
         let logged = match &self.input {
             Input::None | Input::Digest => return None,
             Input::Judged(arguments) => redact::tree(arguments.tree(), shapes).ok(),
-            // What the gate refuses is logged as far as it can be read: as mere text the names of
-            // its secrets could not be told.
+            // Input that the gate rejects is logged parsed, if possible: in unparsed text the names of
+            // secrets could not be recognized.
             Input::Raw(raw) => {
                 let read = parse_with_doubles(raw.get()).ok();
                 read.and_then(|tree| redact::tree(&tree, shapes).ok())
             }
         };
-        // A record wraps a few levels around it, and must be readable all the same.
+        // A record adds a few levels around the input, and must still be readable.
         let readable = logged.filter(|logged| logged.depth() <= WRAPPED_DEPTH_MAX);
         Some(readable.unwrap_or_else(|| omitted(bytes)))
     }
 
-    /// An answer, as the log keeps it.
+    /// Returns a result in the form that the log stores.
     pub(crate) fn logged_output(
         &self,
         state: &ProxyState,
@@ -198,7 +199,7 @@ impl CallTrail {
         Some(JsonText::object(std::iter::once(("content", content)).chain(structured)))
     }
 
-    /// The digest of an answer, as the log keeps it.
+    /// Returns the digest of a response in the form that the log stores.
     pub(crate) fn logged_answer(
         &self,
         state: &ProxyState,
@@ -207,11 +208,11 @@ impl CallTrail {
         logged_digest(state.parts.retention.log(&self.tool_id), digest)
     }
 
-    /// Writes down how a call or a request ended that has no claim: its terminal event and its log,
-    /// in one durable step.
+    /// Records the end of a call or a request without a claim: its terminal event and its log, in one
+    /// durable step.
     ///
     /// # Errors
-    /// Where the store does not take it.
+    /// If the store rejects it.
     pub(crate) async fn record(
         &self,
         state: &ProxyState,
@@ -241,7 +242,7 @@ impl CallTrail {
     }
 }
 
-/// How a call or a request ended that has no claim, beside what its trail says.
+/// The end of a call or a request without a claim, in addition to its trail.
 pub(crate) struct UnclaimedEnd {
     pub(crate) kind: AuditEventKind,
     pub(crate) status: Status,
@@ -251,7 +252,7 @@ pub(crate) struct UnclaimedEnd {
     pub(crate) effect: Effect,
     pub(crate) receipt_id: Option<String>,
     pub(crate) result_digest: Option<String>,
-    /// The answer, as the log keeps it.
+    /// The result, in the form that the log stores.
     pub(crate) output: Option<JsonText>,
     /// The full cause, for operators.
     pub(crate) internal: Option<String>,
@@ -260,7 +261,7 @@ pub(crate) struct UnclaimedEnd {
 }
 
 impl UnclaimedEnd {
-    /// An end of this kind with this status, of which nothing else is known.
+    /// Returns an end with this kind, status and effect, and nothing else.
     pub(crate) fn new(kind: AuditEventKind, status: Status, effect: Effect) -> Self {
         Self {
             kind,
@@ -277,14 +278,14 @@ impl UnclaimedEnd {
     }
 }
 
-/// Cuts a name that is too long to be kept.
+/// Truncates a name that is too long to be stored.
 fn cut(text: &mut String) {
     if text.len() > NAME_BYTES_MAX {
         text.truncate(boundary(text, NAME_BYTES_MAX));
     }
 }
 
-/// The last place at or before `at` where a character begins.
+/// Returns the last place at or before `at` where a character begins.
 pub(crate) fn boundary(text: &str, at: usize) -> usize {
     let mut at = at.min(text.len());
     while !text.is_char_boundary(at) {
@@ -293,24 +294,24 @@ pub(crate) fn boundary(text: &str, at: usize) -> usize {
     at
 }
 
-/// The digest of a payload, where anything of payloads is kept.
+/// Returns the digest of a payload, if the level stores anything of payloads.
 fn logged_digest(level: LogLevel, digest: Option<&String>) -> Option<JsonText> {
     let digest = digest.filter(|_| level != LogLevel::None)?;
     Some(plain(&json!({ "digest": digest })))
 }
 
-/// What stands for a payload that is too large to be kept.
+/// Returns the replacement of a payload that is too large to be stored.
 fn omitted(bytes: usize) -> JsonText {
     plain(&json!({ "omitted": true, "bytes": bytes }))
 }
 
-/// A document of our own, which passes the gate.
+/// Converts a document of the gateway's own, which passes the gate.
 fn plain(tree: &Value) -> JsonText {
     JsonText::of(tree).unwrap_or_else(|_| JsonText::of_text(redact::OMITTED))
 }
 
-/// What a refusal keeps of its input, which nobody has accepted: all of a small one, of a larger one
-/// its size and how it begins.
+/// Shortens the input of a refusal, which no check accepted. A small input stays whole; a larger one is
+/// replaced by its size and its beginning.
 fn begins(input: JsonText) -> JsonText {
     let text = input.as_str();
     if text.len() <= REFUSED_BYTES_MAX {

@@ -1,4 +1,4 @@
-//! What one caller sees of one world, at a door that may show one tool set only.
+//! The view of one caller on one world, at a front door that can be limited to one tool set.
 //!
 //! Path: 3. Doc: registry.md#what-a-caller-sees
 
@@ -18,7 +18,7 @@ use toolbooth_registry::{RegisteredItem, RegisteredTool, item_id};
 use crate::view_cache::{Derived, ListingDigests};
 use crate::world::{World, policy_item};
 
-/// A tool that a caller may see.
+/// A tool that the caller can see.
 #[derive(Debug, Clone)]
 pub struct Visible {
     /// The tool.
@@ -27,20 +27,20 @@ pub struct Visible {
     pub wire_name: String,
     /// Whether it can run.
     pub state: CoverageState,
-    /// Whether what its source lists beside its texts is approved, and shown.
+    /// Whether the members that its source lists in addition to its texts are approved, and shown.
     pub whole: bool,
 }
 
-/// A prompt, a resource or a template that a caller may see.
+/// A prompt, a resource or a template that the caller can see.
 #[derive(Debug, Clone, PartialEq)]
 pub struct VisibleItem {
     /// A prompt's name on the wire, a resource's URI, a template's URI template.
     pub key: String,
-    /// The whole item, under this key.
+    /// The whole item, with `key` as its key.
     pub document: Map<String, Value>,
 }
 
-/// What one caller may see of one world.
+/// The view of one caller on one world.
 #[derive(Debug, Clone)]
 pub struct View {
     world: Arc<World>,
@@ -54,20 +54,20 @@ impl View {
         Self { world, derived, caller, toolset: None }
     }
 
-    /// The same at a door that shows one tool set only; nothing, where there is no such set.
+    /// Limits the view to the tool set of a door. If the set does not exist, the view is empty.
     #[must_use]
     pub fn within(self, toolset: Option<Arc<str>>) -> Self {
         Self { toolset, ..self }
     }
 
-    /// Tools for agents, sorted by id, after the id `after`: allowed, and able to run. The id to
-    /// go on from comes with them where more follow.
+    /// Returns the tools for agents, sorted by id, after the id `after`: permitted and able to run. If
+    /// more follow, also returns the id to continue from.
     #[must_use]
     pub fn listed(&self, after: Option<&str>, limit: usize) -> (Vec<Visible>, Option<String>) {
         self.page(after, limit, |tool| self.lists(tool))
     }
 
-    /// Tools for people: as [`View::listed`], and those that miss a setting.
+    /// Returns the tools for operators: as [`View::listed`], and those with a missing setting.
     #[must_use]
     pub fn all(&self, after: Option<&str>, limit: usize) -> (Vec<Visible>, Option<String>) {
         self.page(after, limit, |tool| self.knows(tool, self.world.status(tool)))
@@ -78,7 +78,7 @@ impl View {
             && self.world.lists(&self.caller, tool)
     }
 
-    /// Whether the caller may see the tool, were it to stand so.
+    /// Whether the caller can see the tool, if it has this status.
     fn knows(&self, tool: &RegisteredTool, status: &ToolStatus) -> bool {
         self.world.knows(&self.caller, self.toolset.as_ref(), tool, status)
     }
@@ -104,7 +104,7 @@ impl View {
         }
     }
 
-    /// The best `limit` tools for agents, for the words of `query`; best first.
+    /// Returns the best `limit` tools for agents that match `query`, best first.
     #[must_use]
     pub fn search(&self, query: &str, limit: usize) -> Vec<Visible> {
         let index = self.derived.indices.of(&self.caller, self.toolset.as_ref(), || {
@@ -114,36 +114,36 @@ impl View {
         index.search(query, limit).into_iter().map(|tool| self.visible(tool)).collect()
     }
 
-    /// One tool that the caller sees in a listing, by its id or its name on the wire.
+    /// Returns one tool that the caller can see in a listing, by its id or its name on the wire.
     #[must_use]
     pub fn find(&self, name: &str) -> Option<Visible> {
         let tool = self.world.registry.get(self.tool_id(name))?;
         self.knows(tool, self.world.status(tool)).then(|| self.visible(Arc::clone(tool)))
     }
 
-    /// As [`View::find`], also where the tool is in quarantine: for people who want to know why.
+    /// As [`View::find`], also for a quarantined tool, so that operators can see the reason.
     #[must_use]
     pub fn find_any(&self, name: &str) -> Option<Visible> {
         let tool = self.world.registry.get(self.tool_id(name))?;
         self.knows(tool, &ToolStatus::Active).then(|| self.visible(Arc::clone(tool)))
     }
 
-    /// The tool id that a name on the wire stands for; the name itself where it stands for none.
+    /// Returns the tool id of a name on the wire, or the name itself if no tool has it.
     #[must_use]
     pub fn tool_id<'n>(&'n self, name: &'n str) -> &'n str {
         self.world.names.tool_id(name)
     }
 
-    /// Neutral declarations of all tools for agents.
+    /// Returns neutral declarations of all tools for agents.
     #[must_use]
     pub fn declarations(&self) -> Vec<Declaration> {
         let (tools, _) = self.listed(None, usize::MAX);
         tools.iter().map(declaration).collect()
     }
 
-    /// At most `limit` items of a kind, by server and then by key, after the place `after`, which
-    /// an earlier page gave. The place to go on from comes with them where more follow. After a
-    /// place that no page gave there is nothing.
+    /// Returns at most `limit` items of a kind, by server and then by key, after the place `after` that
+    /// an earlier page returned. If more follow, also returns the place to continue from. For an
+    /// invalid place it returns nothing.
     #[must_use]
     pub fn items(
         &self,
@@ -191,18 +191,18 @@ impl View {
             && self.world.policy.lists_item(&self.caller, item, status)
     }
 
-    /// Whether the caller may read a resource by its URI on the wire, as listings judge it.
+    /// Whether the caller can read a resource by its URI on the wire, by the rules of listings.
     #[must_use]
     pub fn reads(&self, uri: &str) -> bool {
         let Some((server, own)) = self.world.asked_resource(uri) else { return false };
         let id = item_id(ItemKind::Resource, &server, own);
         let item = Item { kind: ItemKind::Resource, server: &tool_id(&server), id: &id };
-        // Hiding first: templates are tried only for whom the server is there.
+        // The policy is checked first: templates are tried only if the caller can see the server.
         self.may_have(&item, &ToolStatus::Active)
             && self.may_have(&item, self.world.resource_status(&server, own))
     }
 
-    /// What the servers offer beside tools that this caller may use.
+    /// Returns the features other than tools that the servers offer and this caller can use.
     #[must_use]
     pub fn offers(&self) -> Offers {
         let mut all = Offers::default();
@@ -234,7 +234,7 @@ impl View {
         all
     }
 
-    /// What tells this caller's listings apart.
+    /// Returns digests that change exactly when this caller's listings change.
     #[must_use]
     pub fn digest(&self) -> ListingDigests {
         self.derived.digests.of(&self.caller, self.toolset.as_ref(), || {
@@ -261,13 +261,13 @@ impl View {
     }
 }
 
-/// The server and the key that a page ended with.
+/// Parses a place into the server and the key that a page ended with.
 fn place(text: &str) -> Option<(&str, &str)> {
     let (length, rest) = text.split_once(':')?;
     rest.split_at_checked(length.parse().ok()?)
 }
 
-/// The neutral declaration of a tool.
+/// Returns the neutral declaration of a tool.
 #[must_use]
 pub fn declaration(visible: &Visible) -> Declaration {
     let contract = visible.tool.contract();

@@ -10,10 +10,10 @@ use toolbooth_registry::search::SearchIndex;
 
 use crate::world::World;
 
-/// Callers and tool sets whose values are kept at once.
+/// Callers and tool sets with cached values at once.
 const VIEWS_MAX: usize = 32;
 
-/// The values derived from the world that was viewed last.
+/// The values derived from the last viewed world.
 #[derive(Debug, Default)]
 pub(crate) struct ViewCache(Mutex<Option<(Weak<World>, Arc<Derived>)>>);
 
@@ -39,8 +39,8 @@ pub struct ListingDigests {
 }
 
 impl ViewCache {
-    /// The derived values of `world`. The values of the world before are dropped with its last
-    /// view.
+    /// Returns the derived values of `world`. The values of the previous world are dropped with its
+    /// last view.
     pub(crate) fn of(&self, world: &Arc<World>) -> Arc<Derived> {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         // A weak reference keeps the address from being used again.

@@ -1,4 +1,4 @@
-//! The published world: registry, policy and wire names, swapped together and taken once per call.
+//! The published world: registry, policy and wire names, replaced together and taken once per call.
 //!
 //! Path: 3. Doc: call-path.md#the-world
 
@@ -18,16 +18,16 @@ use toolbooth_registry::{
     ItemRegistry, RegisteredItem, RegisteredTool, Replaced, Source, ToolRegistry, WireNames,
 };
 
-/// Whether a tool can run, as it was when the world was published.
+/// Whether a tool can run, as determined when the world was published.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ToolState {
     /// The state.
     pub state: CoverageState,
-    /// Why it cannot.
+    /// The reason if it cannot.
     pub reason: Option<String>,
 }
 
-/// Everything that decides which tools there are and who may call them.
+/// Everything that determines which tools exist and who can call them.
 #[derive(Debug, Clone)]
 pub struct World {
     /// The tools.
@@ -42,11 +42,11 @@ pub struct World {
     pub(crate) prompt_names: WireNames,
     /// How resource URIs are shown.
     pub(crate) uris: ResourceUris,
-    /// What doors may show of all this, by name.
+    /// The tool sets of front doors, by name.
     pub(crate) toolsets: Arc<BTreeMap<String, ToolSet>>,
-    /// By what discovered tools are judged.
+    /// The approvals by which discovered tools are judged.
     pub(crate) approvals: Arc<Approvals>,
-    /// What is held against discovered tools, by id, and against items, by id with their kind.
+    /// The objections to discovered tools, by id, and to items, by id with their kind.
     pub(crate) objections: Arc<HashMap<String, Objection>>,
     /// Tools that are quarantined or paused.
     pub(crate) statuses: HashMap<ToolId, ToolStatus>,
@@ -54,30 +54,30 @@ pub struct World {
     pub(crate) item_statuses: BTreeMap<Source, ItemStatuses>,
     /// Whether each tool can run.
     pub(crate) states: HashMap<ToolId, ToolState>,
-    /// Permissions whose requirement is unmet, and the setting that is missing.
+    /// Permissions with an unmet requirement, each with the missing setting.
     pub(crate) unmet: BTreeMap<String, String>,
-    /// Grows with each published change.
+    /// Increases with each published change.
     pub(crate) generation: u64,
 }
 
-/// What an operator decides of a world.
+/// An operator's settings of a world.
 #[derive(Debug, Default)]
 pub struct WorldSettings {
-    /// By what discovered tools are judged.
+    /// The approvals by which discovered tools are judged.
     pub approvals: Approvals,
-    /// The names on the wire, as far as they were given before.
+    /// The names on the wire, as assigned before.
     pub names: WireNames,
-    /// The names of prompts on the wire, as far as they were given before.
+    /// The names of prompts on the wire, as assigned before.
     pub prompt_names: WireNames,
     /// How resource URIs are shown.
     pub uris: ResourceUris,
-    /// What doors may show, by name.
+    /// The tool sets of front doors, by name.
     pub toolsets: BTreeMap<String, ToolSet>,
-    /// Permissions whose requirement is unmet, and the setting that is missing.
+    /// Permissions with an unmet requirement, each with the missing setting.
     pub unmet: BTreeMap<String, String>,
 }
 
-/// Where items of one source stand, by kind and key.
+/// The statuses of the items of one source, by kind and key.
 type ItemStatuses = BTreeMap<ItemKind, BTreeMap<String, ToolStatus>>;
 
 impl World {
@@ -102,7 +102,7 @@ impl World {
         }
     }
 
-    /// The same, as an operator has it.
+    /// Returns the world with an operator's settings.
     #[must_use]
     pub fn with_settings(self, settings: WorldSettings) -> Self {
         let WorldSettings { approvals, names, prompt_names, uris, toolsets, unmet } = settings;
@@ -116,7 +116,7 @@ impl World {
         &self.registry
     }
 
-    /// Swaps in the tools of a source, before the world is published.
+    /// Replaces the tools of a source, before the world is published.
     pub fn replace_source(&mut self, source: &Source, tools: Vec<RegisteredTool>) -> Replaced {
         self.registry.replace_source(source, tools)
     }
@@ -150,39 +150,39 @@ impl World {
         &self.items
     }
 
-    /// By what discovered tools are judged.
+    /// The approvals by which discovered tools are judged.
     #[must_use]
     pub fn approvals(&self) -> &Approvals {
         &self.approvals
     }
 
-    /// What is held against discovered tools, by id, and against items, by id with their kind.
+    /// The objections to discovered tools, by id, and to items, by id with their kind.
     #[must_use]
     pub fn objections(&self) -> &HashMap<String, Objection> {
         &self.objections
     }
 
-    /// Whether a tool can run, where that was worked out.
+    /// Whether a tool can run, if that was determined.
     #[must_use]
     pub fn state(&self, tool: &RegisteredTool) -> Option<&ToolState> {
         self.states.get(tool.id())
     }
 
-    /// The same with the tools of `registry`, and names for them.
+    /// Returns the world with the tools of `registry`, and names for them.
     #[must_use]
     pub fn with_registry(self, registry: ToolRegistry) -> Self {
         Self { registry, ..self }.with_names()
     }
 
-    /// The same with names on the wire for its tools.
+    /// Returns the world with names on the wire for its tools.
     #[must_use]
     pub fn with_names(mut self) -> Self {
         self.names = self.names.with(self.registry.iter().map(|tool| WireCandidate::of(tool)));
         self
     }
 
-    /// Judges the discovered tools and items by the approvals. Gives those that are quarantined
-    /// now and were not before, or for another reason, each with the reason.
+    /// Judges the discovered tools and items by the approvals. Returns those that are newly
+    /// quarantined, or quarantined for another reason than before, each with the reason.
     pub fn judge(&mut self) -> Vec<(Judged, String)> {
         let tools = self.registry.iter().map(AsRef::as_ref);
         let mut objections = self.approvals.judge(tools);
@@ -233,7 +233,7 @@ impl World {
         fresh
     }
 
-    /// Where a prompt, a resource or a template stands.
+    /// Returns the status of a prompt, a resource or a template.
     #[must_use]
     pub fn item_status(&self, item: &RegisteredItem) -> &ToolStatus {
         self.status_of(item.source(), item.kind(), item.key())
@@ -246,14 +246,14 @@ impl World {
         kinds.and_then(|kinds| kinds.get(&kind)?.get(key)).unwrap_or(&ToolStatus::Active)
     }
 
-    /// The server of a resource by its URI on the wire, and the URI by which that server is asked;
-    /// `None` for a spelling that is neither listed nor the normal one.
+    /// Returns the server of a resource URI on the wire, and the URI to request from that server;
+    /// `None` if the spelling is neither listed nor the normal one.
     #[must_use]
     pub fn asked_resource<'u>(&'u self, uri: &'u str) -> Option<(String, &'u str)> {
         let (server, own) = self.uris.of_wire(uri)?;
         let own = match self.items.source(&Source::Mcp(server.clone())) {
             Some(items) => items.asked_uri(own)?,
-            // The gateway's own have no scheme.
+            // The URIs of the gateway's own resources have no scheme.
             None if server == GATEWAY_RUNTIME => {
                 let is_one = own.starts_with("results/") && is_normal(&format!("x:{own}"));
                 is_one.then_some(own)?
@@ -263,8 +263,8 @@ impl World {
         Some((server, own))
     }
 
-    /// Where a resource stands by its server's own URI, listed or not: servers hand out links to
-    /// what they do not list. One that only templates in quarantine give stands as they do.
+    /// Returns the status of a resource by its server's own URI, listed or not, because servers link to
+    /// resources that they do not list. A URI that only quarantined templates match has their status.
     #[must_use]
     pub fn resource_status(&self, server: &str, uri: &str) -> &ToolStatus {
         let source = Source::Mcp(server.to_owned());
@@ -276,14 +276,14 @@ impl World {
         if items.get(ItemKind::Resource, uri).is_some() {
             return self.status_of(&source, ItemKind::Resource, uri);
         }
-        // Servers may take a URI with a query or a slash at its end for the one without.
+        // Servers may treat a URI with a query or a final slash like the one without.
         let bare = uri.split('?').next().unwrap_or(uri).trim_end_matches('/');
         let resources = statuses.get(&ItemKind::Resource);
         let near = |key: &str| resources.and_then(|resources| resources.get(key));
         if let Some(near) = near(bare).or_else(|| near(&format!("{bare}/"))) {
             return near;
         }
-        // Only what is in quarantine is tried first; open templates, where one of these fits.
+        // Quarantined templates are tried first; active ones only if a quarantined one matches.
         let shut = statuses.get(&ItemKind::Template).into_iter().flatten();
         let shut = shut
             .map(|(key, status)| (items.get(ItemKind::Template, key), status))
@@ -296,7 +296,7 @@ impl World {
         if open { &ToolStatus::Active } else { shut }
     }
 
-    /// The tool id that a name stands for in this world; the name itself where it stands for none.
+    /// Returns the tool id of a name in this world, or the name itself if no tool has it.
     #[must_use]
     pub fn tool_id<'n>(&'n self, name: &'n ToolName) -> &'n str {
         match name {
@@ -306,8 +306,8 @@ impl World {
         }
     }
 
-    /// Whether a door's tool set has a tool. A door without one shows everything; one whose set is
-    /// not there shows nothing.
+    /// Whether a door's tool set contains a tool. A door without a tool set shows everything. A door
+    /// with a tool set that does not exist shows nothing.
     #[must_use]
     pub fn shows_tool(&self, toolset: Option<&Arc<str>>, tool_id: &str) -> bool {
         toolset.is_none_or(|name| {
@@ -321,20 +321,20 @@ impl World {
         toolset.is_none_or(|name| self.toolsets.get(name.as_ref()).is_some_and(|set| set.has(item)))
     }
 
-    /// Where a tool stands.
+    /// Returns the status of a tool.
     #[must_use]
     pub fn status(&self, tool: &RegisteredTool) -> &ToolStatus {
         self.statuses.get(tool.id()).unwrap_or(&ToolStatus::Active)
     }
 
-    /// The setting that a tool misses because of its permissions.
+    /// Returns the missing setting that the tool's permissions require.
     #[must_use]
     pub fn unmet(&self, tool: &RegisteredTool) -> Option<&str> {
         let permissions = &tool.contract().permissions;
         permissions.iter().find_map(|permission| self.unmet.get(permission)).map(String::as_str)
     }
 
-    /// Whether the caller may see the tool at a door that shows `toolset`, were it to stand so.
+    /// Whether the caller can see the tool at a door that shows `toolset`, if it has this status.
     #[must_use]
     pub fn knows(
         &self,
@@ -347,7 +347,7 @@ impl World {
             && self.policy.lists(caller, tool.contract(), status)
     }
 
-    /// Whether the caller sees the tool in a listing for agents: allowed, and able to run.
+    /// Whether the caller sees the tool in a listing for agents: permitted and able to run.
     #[must_use]
     pub fn lists(&self, caller: &Caller, tool: &RegisteredTool) -> bool {
         let state = self.states.get(tool.id()).map(|state| state.state);
@@ -365,7 +365,7 @@ pub struct Judged {
     pub source: Source,
 }
 
-/// An item as policy knows it.
+/// Returns the item in the form that the policy uses.
 pub(crate) fn policy_item(item: &RegisteredItem) -> Item<'_> {
     Item { kind: item.kind(), server: item.server_id(), id: item.id() }
 }

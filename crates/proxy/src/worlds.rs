@@ -1,4 +1,4 @@
-//! Where the world is published.
+//! The published world, which each change replaces.
 //!
 //! Path: 3. Doc: registry.md#discovery
 
@@ -8,7 +8,7 @@ use arc_swap::ArcSwap;
 
 use crate::world::World;
 
-/// Where the world is published. Readers hold the one they took; a change makes a new one.
+/// The published world. Readers keep the world that they took; a change publishes a new one.
 #[derive(Debug)]
 pub struct Worlds(ArcSwap<World>);
 
@@ -19,13 +19,13 @@ impl Worlds {
         Arc::new(Self(ArcSwap::from_pointee(world)))
     }
 
-    /// The world as it is now.
+    /// Returns the current world.
     #[must_use]
     pub fn now(&self) -> Arc<World> {
         self.0.load_full()
     }
 
-    /// Whether a world is still the one that is published.
+    /// Whether a world is still the published one.
     #[must_use]
     pub fn is_now(&self, world: &Arc<World>) -> bool {
         Arc::ptr_eq(&self.0.load(), world)

@@ -1,4 +1,4 @@
-//! Calls that wait: for a worker, for a person, and what is kept of their payloads.
+//! Tests calls that wait for a worker or a person, and the storage of their payloads.
 //!
 //! Path: 2, 6, 7, 9. Doc: call-path.md#asynchronous-calls
 
@@ -31,8 +31,8 @@ use toolbooth_proxy::{
 };
 use toolbooth_registry::{RegisteredTool, Source, ToolRegistry};
 
-/// Says how far it has come, asks where it can, waits for a cancel where it is told to, and
-/// counts how often it ran.
+/// Reports progress, asks a question or waits for a cancel if its arguments request that, and counts
+/// its runs.
 #[derive(Default)]
 struct Tool {
     ran: AtomicUsize,
@@ -132,7 +132,7 @@ async fn a_call_that_is_handed_over_runs_once_however_often_it_is_delivered() {
     let result = done.result.unwrap();
     assert_eq!(result["callId"], "a");
     assert_eq!(result["content"][0]["text"], "ran {\"n\":1}");
-    // The row again, as after a worker that ended before it could say that it was done.
+    // Enqueues the row again, as after a worker that ended before it could report completion.
     let again = QueuedCall::new("b".into(), "local".into(), String::new(), &now());
     let request = json!({"toolId": "shop.order", "args": {"n": 1}, "context": {"callId": "b"}});
     let row = QueuedCall { request: request.to_string(), ..again };

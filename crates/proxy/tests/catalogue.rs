@@ -1,4 +1,4 @@
-//! Sources that change while calls run: what they said is asked for again before it is used.
+//! Tests sources that change while calls run: they are listed again before their tools are used.
 //!
 //! Path: 2, 3. Doc: registry.md#the-lock
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
@@ -26,7 +26,7 @@ use toolbooth_registry::discovered::SourcePolicy;
 use toolbooth_registry::lock::{Approvals, Lock, LockFile};
 use toolbooth_registry::{RegisteredTool, Source, ToolRegistry};
 
-/// A server whose words are set by the test.
+/// A server with a description that the test sets.
 struct Talker {
     says: Mutex<Result<String, String>>,
     asked: AtomicUsize,
@@ -94,7 +94,7 @@ async fn fixture(verify_calls: bool) -> Fixture {
     fixture
 }
 
-/// A house whose server was not asked yet.
+/// A fixture with a server that was not listed yet.
 fn unlocked(verify_calls: bool, pins: Option<Arc<dyn PinStore>>) -> Fixture {
     let talker = Arc::new(Talker {
         says: Mutex::new(Ok("Reads a file.".into())),
@@ -143,13 +143,13 @@ impl Fixture {
         self.talker.asked.load(Ordering::SeqCst)
     }
 
-    /// The server says that its tools changed; gives when that was heard.
+    /// Sends a change notification of the server; returns after it was received.
     async fn tells(&self) {
         self.talker.changed.0.send(()).await.unwrap();
         while !self.talker.changed.1.is_empty() {
             tokio::task::yield_now().await;
         }
-        // Whoever received it goes on before this does.
+        // The receiver continues before this task does.
         tokio::task::yield_now().await;
     }
 }
@@ -163,7 +163,7 @@ async fn quarantine_holds_from_the_notification_on() {
     fixture.says(Ok("Reads a file, and mails it."));
     fixture.tells().await;
     let before = fixture.asked();
-    // The clock stands still: the wait for further changes has not ended.
+    // The clock is paused: the wait for further changes has not ended.
     assert_eq!(fixture.call().await, Some(ErrorCode::QuarantinedTool));
     assert_eq!(fixture.asked(), before + 1, "the call itself had the server asked");
     assert_eq!(fixture.catalogue.take_quarantined().len(), 1);
@@ -179,7 +179,8 @@ async fn a_server_that_told_of_a_change_and_does_not_answer_is_not_called() {
     let fixture = fixture(false).await;
     let catalogue = Arc::clone(&fixture.catalogue);
     let fresh = tokio::spawn(async move { catalogue.keep_fresh(Duration::from_secs(60)).await });
-    // Away without a word: its approved tools are known, and the call fails where it must.
+    // Unavailable without a notification: its approved tools are known, and the call fails at its
+    // target.
     fixture.says(Err("away"));
     fixture.catalogue.refresh_all().await;
     assert_eq!(fixture.call().await, None);
@@ -203,7 +204,7 @@ async fn calls_at_once_share_one_asking() {
     for call in calls {
         assert_eq!(call.await.unwrap(), None);
     }
-    // The first one's, and one that began after all the others had come.
+    // The listing of the first call, and one that began after all the others had arrived.
     let asked = fixture.asked() - before;
     assert!((1..=2).contains(&asked), "{asked}");
     let generation = fixture.catalogue.changes();
@@ -215,7 +216,7 @@ fn first_use(pins: LockFile) -> Approvals {
     Approvals { lock: Lock::FirstUse(pins), ..Approvals::default() }
 }
 
-/// Keeps pins in memory; refuses where `fault` says why. Tells what was offered when it pinned.
+/// Stores pins in memory; fails with `fault` if it is set. Records whether the tool was offered before.
 #[derive(Default)]
 struct Kept {
     pins: Mutex<Option<LockFile>>,
@@ -273,7 +274,7 @@ async fn a_listing_that_cannot_be_pinned_is_quarantined_until_it_can() {
     *kept.fault.lock().unwrap() = None;
     fixture.catalogue.refresh_all().await;
     assert_eq!(fixture.call().await, None);
-    // Without a place for pins nothing is accepted either.
+    // Without a store for pins nothing is accepted either.
     let fixture = unlocked(false, None);
     fixture.catalogue.approve_by(first_use(LockFile::empty())).await;
     fixture.catalogue.refresh_all().await;

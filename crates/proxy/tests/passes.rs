@@ -1,4 +1,4 @@
-//! Counts how often the path reads the text of arguments and of a result, and of how many trees are built
+//! Counts how often the path reads the text of arguments and of a result, and how many trees it builds
 //! of them: the table of passes in `docs/benchmarks.md`.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 
@@ -21,7 +21,7 @@ use toolbooth_registry::{RegisteredTool, Source, ToolRegistry};
 
 /// Bytes of the text in the arguments.
 const ARGUMENTS: usize = 50_000;
-/// Bytes of the text in the result: more than twice as many, so that both can be told apart.
+/// Bytes of the text in the result: more than twice as many, so that both can be distinguished.
 const RESULT: usize = 150_000;
 
 /// Answers the same payload to each call.

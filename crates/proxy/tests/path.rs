@@ -1,4 +1,4 @@
-//! The path with every port mocked or in memory: order, bytes, codes, events, and what stays inside.
+//! Tests the call path with every port mocked or in memory: order, bytes, codes, events and secrecy.
 //!
 //! Path: 2, 3, 4, 5, 6, 7, 8, 9. Doc: call-path.md#codes
 
@@ -156,7 +156,7 @@ async fn records(ledger: &MemoryLedger, call_id: &str) -> (Vec<AuditEvent>, Vec<
     (events, ledger.agent_logs(filter).await.unwrap().found)
 }
 
-/// Everything that must hold of a call that ended with `code`.
+/// Asserts everything that must hold of a call that ended with `code`.
 async fn holds(ledger: &MemoryLedger, result: &ToolResult, code: ErrorCode) {
     let error = result.error.as_ref().unwrap_or_else(|| panic!("{code}: {result:?}"));
     assert_eq!(error.code, code, "{result:?}");
@@ -249,7 +249,7 @@ async fn a_flood_of_refusals_is_counted_and_its_inputs_are_cut() {
     assert_eq!(logs[1].input.clone().unwrap(), json!({ "n": 1 }));
 }
 
-/// A call that must be refused before the executor is touched.
+/// Asserts that a call is refused before the executor is touched.
 async fn refused(entry: Value, policy: Authorizer, request: CallRequest, code: ErrorCode) {
     refused_in(world(&entry, policy), request, code).await;
 }
@@ -726,7 +726,7 @@ async fn an_outcome_without_a_record_says_that_the_tool_ran() {
     assert!(result.receipt_id.is_some() && !format!("{result:?}").contains("the body"));
 }
 
-/// Writes down every call of every port.
+/// Records every call of every port.
 #[derive(Clone, Default)]
 struct Tape(Arc<Mutex<Vec<String>>>);
 

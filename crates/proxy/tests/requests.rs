@@ -1,4 +1,4 @@
-//! Prompts, resources, completion and subscriptions of a scripted server, through the whole lane.
+//! Tests prompts, resources, completion and subscriptions of a scripted server, through all stages.
 //!
 //! Path: 2, 3, 5, 7, 8, 9. Doc: call-path.md#requests
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
@@ -45,7 +45,7 @@ use toolbooth_registry::uris::ResourceUris;
 
 type Answer = Result<Value, UpstreamError>;
 
-/// A server that answers what the test says, and remembers what it was asked.
+/// A server that returns the responses of the test, and records its requests.
 struct Server {
     name: &'static str,
     id: String,
@@ -54,9 +54,9 @@ struct Server {
     away: AtomicBool,
     answers: Mutex<VecDeque<Answer>>,
     asked: Mutex<Vec<(Ask, String)>>,
-    /// Whether it waits until it is told to stop.
+    /// Whether it waits until it is cancelled.
     hangs: AtomicBool,
-    /// Progress that it tells, one per period, before it answers.
+    /// Progress messages that it sends, one per period, before it answers.
     progress: AtomicUsize,
     notices: (async_channel::Sender<Notice>, async_channel::Receiver<Notice>),
     changed: (async_channel::Sender<()>, async_channel::Receiver<()>),
@@ -144,7 +144,7 @@ impl ToolSource for Server {
     }
 }
 
-/// A tool that answers with links, telling progress where the test says so.
+/// A tool that answers with links, and reports progress if the test sets it.
 struct Links {
     progress: usize,
     hangs: bool,
@@ -242,7 +242,7 @@ struct Fixture {
     ledger: Arc<Memory>,
 }
 
-/// What a test says of its house.
+/// The settings of a fixture.
 struct Plan {
     policy: Authorizer,
     servers: Vec<&'static str>,
@@ -273,7 +273,7 @@ async fn fixture(plan: Plan) -> Fixture {
     fixture
 }
 
-/// A house whose servers were not asked yet.
+/// A fixture with servers that were not listed yet.
 async fn unverified(plan: Plan) -> Fixture {
     let servers: Vec<Arc<Server>> = plan.servers.iter().map(|name| Server::new(name)).collect();
     let toolsets = BTreeMap::from([
@@ -388,7 +388,7 @@ impl Fixture {
         view.items(kind, None, 100).0.into_iter().map(|item| item.key).collect()
     }
 
-    /// Judges by what was listed so far, approved whole.
+    /// Judges by the current listings, all approved.
     async fn lock(&self) {
         let mut lock = LockFile::empty();
         let world = self.worlds.now();
@@ -408,7 +408,7 @@ fn code(done: &Result<Value, RequestError>) -> &'static str {
     done.as_ref().map_or_else(|error| error.code.as_str(), |_| "ok")
 }
 
-/// A ledger in memory that can be away.
+/// A ledger in memory that can be unavailable.
 struct Memory {
     kept: MemoryLedger,
     away: AtomicBool,
@@ -680,7 +680,7 @@ async fn what_changed_since_it_was_approved_is_quarantined() {
     assert_eq!(code(&fixture.ask(get("s_greet")).await), "quarantined-tool");
     assert_eq!(code(&fixture.ask(read(A)).await), "quarantined-tool");
     assert_eq!(code(&fixture.ask(get("s_part")).await), "ok");
-    // Only the new template gives this; the second one is given by an open template as well.
+    // Only a quarantined template matches this; the second one that matches is quarantined too.
     assert_eq!(code(&fixture.ask(read("toolbooth+s:new:1")).await), "quarantined-tool");
     fixture.lists(|listing| listing.templates.push(template("new:{+y}"))).await;
     assert_eq!(code(&fixture.ask(read("toolbooth+s:new:1")).await), "quarantined-tool");
@@ -730,7 +730,7 @@ async fn a_source_that_was_pinned_before_has_its_items_pinned_at_their_first_lis
     let _ = fixture.catalogue.take_quarantined();
     fixture.catalogue.refresh_all().await;
     assert_eq!(code(&fixture.ask(get("s_greet")).await), "ok");
-    // What else the tool shows is pinned with it.
+    // The other members that the tool shows are pinned with it.
     let tool = fixture.view("local").find("s.read").unwrap();
     assert_eq!(toolbooth_proxy::declaration(&tool).extra["_meta"], json!({"a": 1}));
     fixture.lists(|listing| listing.prompts.push(prompt("late"))).await;
@@ -1009,7 +1009,7 @@ async fn pages_go_by_server_and_key_and_survive_changes() {
     assert_eq!(keys, ["a_greet", "a_part", "b_greet", "b_part", "c_greet", "c_part"]);
     let (first, next) = view.items(ItemKind::Prompt, None, 3);
     assert_eq!(first.len(), 3);
-    // What the page ended with goes, and something comes before it.
+    // The last item of the page is removed, and an item is added before it.
     fixture
         .lists(|listing| {
             listing.prompts.remove(0);
@@ -1080,7 +1080,7 @@ async fn tool_sets_narrow_everything_and_widen_nothing() {
     );
     assert_eq!(code(&fixture.ask_as("local", read(A), Some("greeting")).await), "ok");
     assert_eq!(fixture.catalogue.toolsets(), ["greeting", "tools", "whole"]);
-    // Calls are within the set as well.
+    // Calls are limited to the set as well.
     let call = |within: &str| {
         let call = ToolCall::new(CallRequest::new("s.read", "{}").unwrap(), Caller::local());
         fixture.proxy.call(call.within(Some(within.into())), Conversation::detached().0)
@@ -1159,7 +1159,7 @@ async fn the_last_subscription_that_ends_tells_the_server() {
     until(|| subscribed(server) == (1, 1)).await;
     let again = fixture.subscribe("local", A).await.unwrap();
     assert_eq!(subscribed(server), (2, 1));
-    // One that the server refuses is held by nobody.
+    // A subscription that the server refuses has no subscriber.
     let refused = UpstreamError::Refused { code: -32_602, message: "no".into(), data: None };
     server.answers(Err(refused));
     let error = fixture.subscribe("local", "toolbooth+s:file:///b").await.unwrap_err();
@@ -1247,11 +1247,11 @@ async fn tool_call(plan: Plan, deadline_ms: Option<u64>) -> (Option<ErrorCode>, 
 async fn progress_starts_a_tools_time_anew_up_to_the_cap() {
     let plan = |progress, hangs| Plan {
         tool: Links { progress, hangs },
-        // Calls are settled by what is in memory: the clock of the test does not run meanwhile.
+        // Calls are settled in memory, so the clock of the test does not run meanwhile.
         limits: Limits { settle_patience: Duration::from_secs(3_600), ..Limits::default() },
         ..Plan::default()
     };
-    // A tool has 30 s, and each of these tells its progress every 20 s.
+    // A tool has 30 s, and each of these reports progress every 20 s.
     assert_eq!(tool_call(plan(5, false), None).await.0, None, "100 s with progress");
     let (code, took) = tool_call(plan(2, true), None).await;
     assert_eq!((code, took.as_secs()), (Some(ErrorCode::Timeout), 70), "30 s after the last");

@@ -11,7 +11,7 @@ pub enum ItemError {
         /// The longest key, in bytes.
         bytes_max: usize,
     },
-    /// Its document says another key than its source.
+    /// Its document contains another key than its source listed.
     #[error("its `{member}` is not its key")]
     OtherKey {
         /// The member of the document.

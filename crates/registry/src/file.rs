@@ -1,6 +1,6 @@
 //! Loads registry files in both dialects, all or nothing, with findings that name line and column.
 //!
-//! The functions take text and open no file.
+//! The functions accept text and open no file.
 //!
 //! Doc: registry.md#the-file
 
@@ -50,7 +50,7 @@ pub struct FileFinding {
     /// The id of the entry, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_id: Option<String>,
-    /// The finding in words.
+    /// The finding as a sentence.
     pub message: String,
     /// How to fix it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -117,7 +117,8 @@ pub fn load(text: &[u8], file: &str, guard: &Guard) -> Result<Loaded, Rejected> 
 }
 
 /// Appends entries to the text of a registry file. Returns the new text and the number of added
-/// entries. The existing text stays unchanged; entries whose id the file already has are skipped.
+/// entries. The existing text stays unchanged; entries with an id that the file already has are
+/// skipped.
 ///
 /// # Errors
 /// All findings, if the file is rejected as it is, or would be rejected with the entries.

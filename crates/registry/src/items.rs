@@ -48,7 +48,7 @@ impl RegisteredItem {
     /// An item from the listing of its source.
     ///
     /// # Errors
-    /// [`ItemError`], where its document is not in the protocol's form or too large.
+    /// [`ItemError`], if its document is not in the protocol's form, or too large.
     pub fn new(kind: ItemKind, source: Source, item: DiscoveredItem) -> Result<Self, ItemError> {
         let DiscoveredItem { key, document } = item;
         if key.is_empty() || key.len() > KEY_BYTES_MAX {
@@ -233,9 +233,9 @@ impl SourceItems {
         }
     }
 
-    /// The URI to request from the server for a URI of a client. A listed URI, or its normal form,
-    /// gives the listed URI. Any other URI must be in normal form, so that patterns see one
-    /// spelling. `None` if it is not, or if several listed URIs have this normal form.
+    /// The URI to request from the server for a URI of a client. For a listed URI, or its normal form,
+    /// this is the listed URI. Any other URI must be in normal form, so that patterns see one spelling.
+    /// `None` if it is not, or if several listed URIs have this normal form.
     #[must_use]
     pub fn asked_uri<'u>(&'u self, uri: &'u str) -> Option<&'u str> {
         if self.get(ItemKind::Resource, uri).is_some() {
@@ -247,7 +247,7 @@ impl SourceItems {
         }
     }
 
-    /// The capabilities that the source offers besides tools.
+    /// The capabilities that the source offers in addition to tools.
     #[must_use]
     pub fn offers(&self) -> Offers {
         self.offers

@@ -7,7 +7,7 @@
 
 /// Prefix of the scheme `toolbooth+SERVER`; the server's own URI follows the colon.
 pub(crate) const MARK: &str = "toolbooth+";
-/// Schemes whose URIs always have a host and a path, each with its default port, which is omitted.
+/// Schemes of URIs that always have a host and a path, each with its default port, which is omitted.
 const WEB: [(&str, &str); 5] =
     [("http", "80"), ("https", "443"), ("ws", "80"), ("wss", "443"), ("ftp", "21")];
 
@@ -42,8 +42,7 @@ impl Flat {
             at += 1;
             let (byte, encoded) = match (byte, hex(bytes, at)) {
                 (b'%', Some(mut value)) => {
-                    // `%25` before two hex digits is the encoding of an encoding: `%252E` stands
-                    // for `%2E`.
+                    // `%25` before two hex digits is the encoding of an encoding: `%252E` means `%2E`.
                     while value == b'%' {
                         let Some(inner) = hex(bytes, at + 2) else { break };
                         (value, at) = (inner, at + 2);
@@ -185,7 +184,7 @@ fn dots(segment: &str) -> Option<usize> {
     matches!(name, "." | "..").then_some(name.len())
 }
 
-/// Whether a part of the query is a dot segment, because some servers take paths from queries.
+/// Whether a part of the query is a dot segment, because some servers read paths from queries.
 fn dots_in_query(uri: &str) -> bool {
     let query = uri.split_once('?').map_or("", |(_, query)| query);
     query.split(['/', '=', '&', '?']).any(|part| dots(part).is_some())

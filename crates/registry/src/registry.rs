@@ -17,7 +17,8 @@ use crate::tool::{RegisteredTool, Source};
 pub struct ToolRegistry {
     tools: Arc<HashMap<ToolId, Arc<RegisteredTool>>>,
     order: Arc<Vec<ToolId>>,
-    /// Tools whose id another source uses. They are registered again when that source drops the id.
+    /// Tools with an id that another source uses. They are registered again when that source drops the
+    /// id.
     shelf: Arc<HashMap<ToolId, Arc<RegisteredTool>>>,
 }
 
@@ -209,7 +210,7 @@ mod tests {
         }
         let _ = registry.replace_source(&Source::File, Vec::new());
         assert_eq!(*registry.get("s.a").unwrap().source(), server);
-        // Once its source lists it no more, it does not return.
+        // After its source has dropped it, it does not return.
         let _ = registry.replace_source(&Source::File, vec![tool("s.a", Source::File)]);
         let _ = registry.replace_source(&server, vec![tool("s.b", server.clone())]);
         let _ = registry.replace_source(&Source::File, Vec::new());

@@ -1,6 +1,6 @@
 //! Searches tools by words: BM25 over ids, titles, descriptions and parameter names.
 //!
-//! An index holds only the tools that one caller may see, so a ranking reveals nothing about other
+//! An index contains only the tools that one caller can see, so a ranking reveals nothing about other
 //! tools.
 //!
 //! Doc: registry.md#search

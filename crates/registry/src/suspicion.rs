@@ -1,4 +1,4 @@
-//! Detects text that shows one thing to a person and another to a model.
+//! Detects text that a person and a model read differently.
 //!
 //! It finds invisible characters, control sequences, names that look like other names, and markup
 //! that hides instructions. It judges text, not intent: an operator may approve a tool despite its

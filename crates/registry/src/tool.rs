@@ -18,7 +18,7 @@ use toolbooth_contracts::{Arguments, Guard, GuardedArguments, ToolId};
 use crate::digest;
 use crate::source_claims::SourceClaims;
 
-/// Where a contract comes from.
+/// The origin of a contract.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Source {
     /// The registry file.
@@ -146,7 +146,7 @@ impl RegisteredTool {
         &self.contract
     }
 
-    /// Where the contract comes from.
+    /// The origin of the contract.
     #[must_use]
     pub fn source(&self) -> &Source {
         &self.source
@@ -202,7 +202,7 @@ impl RegisteredTool {
         self.shown_output.as_ref().unwrap_or(&self.contract.output_schema)
     }
 
-    /// Whether the contract says what a structured result looks like.
+    /// Whether the contract specifies the form of a structured result.
     #[must_use]
     pub fn declares_output(&self) -> bool {
         let schema = &self.contract.output_schema;
@@ -226,7 +226,7 @@ impl RegisteredTool {
     /// Guards the arguments of a call: by their keys, the tool's bound on their size, and the input schema.
     ///
     /// # Errors
-    /// Everything that is wrong with them; at least one finding.
+    /// The faults of the arguments; at least one.
     pub fn guard(&self, arguments: Arguments) -> Result<GuardedArguments, Vec<ArgumentError>> {
         let bytes_max = self.contract.capabilities.asset_bytes_max();
         GuardedArguments::guard(arguments, &self.input, bytes_max)

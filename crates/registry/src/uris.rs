@@ -80,7 +80,7 @@ fn encoded(server: &str) -> String {
     out
 }
 
-/// The name of a server; `None` for text that `encoded` never gives.
+/// The name of a server; `None` for text that `encoded` never returns.
 fn decoded(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text;
@@ -95,7 +95,7 @@ fn decoded(text: &str) -> Option<String> {
         }
     }
     let name = String::from_utf8(bytes).ok()?;
-    // One name has one spelling, so that no second URI stands for the same resource.
+    // One name has one spelling, so that no second URI identifies the same resource.
     (encoded(&name) == text).then_some(name)
 }
 

@@ -25,7 +25,7 @@ pub enum Naming {
     Native,
 }
 
-/// Whether the name of an upstream tool begins with its server's.
+/// Whether the name of an upstream tool begins with the name of its server.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Prefix {
@@ -186,8 +186,7 @@ impl WireNames {
         self.given.names.get(tool_id).map_or(tool_id, String::as_str)
     }
 
-    /// The id of the tool with this name. A text that was never assigned as a name is taken as an
-    /// id.
+    /// The id of the tool with this name. A text that was never assigned as a name is treated as an id.
     #[must_use]
     pub fn tool_id<'n>(&'n self, name: &'n str) -> &'n str {
         match self.naming {

@@ -74,7 +74,7 @@ impl Authenticator for Loopback {
     }
 }
 
-/// The caller of the command line and of the stdio front door: the local user.
+/// Returns the caller of the command line and of the stdio front door: the local user.
 #[must_use]
 pub fn local_user() -> Caller {
     Caller::local()

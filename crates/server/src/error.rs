@@ -1,15 +1,15 @@
 //! The errors of the front doors.
 
-/// Why a client over stdio is not served, or no longer.
+/// An error that prevents or ends the service of a stdio client.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// The tool set that its door should show does not exist.
+    /// The requested tool set does not exist.
     #[error("there is no tool set `{}`", name.escape_debug())]
     NoToolSet {
         /// The name.
         name: String,
     },
-    /// Its input failed.
+    /// The client's input failed.
     #[error("standard input: {0}")]
     Input(#[source] std::io::Error),
 }

@@ -21,8 +21,8 @@ pub struct Gateway {
     pub catalogue: Arc<Catalogue>,
     /// The listing mode of `tools/list`.
     pub listing: Listing,
-    /// The `toolbooth/dialect` in `_meta` of a model that was given strict declarations. Nulls that
-    /// only these declarations made possible are then removed from its arguments.
+    /// The `toolbooth/dialect` in `_meta` of a model with strict declarations. Nulls that only
+    /// these declarations allow are then removed from its arguments.
     pub strict_dialect: &'static str,
 }
 

@@ -1,7 +1,8 @@
 //! Asks the kernel which user owns the socket at the other end of a loopback connection.
 //!
 //! Uses socket diagnostics (`NETLINK_SOCK_DIAG`, sock_diag(7)): one exact look-up by addresses and
-//! ports, answered by the kernel before the request returns. Keeps no state beyond one open socket.
+//! ports, answered by the kernel before the request returns. Stores no state except one open
+//! socket.
 //!
 //! Path: 1. Doc: front-doors.md#who-may-call
 
@@ -16,14 +17,15 @@ pub enum PeerOwner {
     /// Another user of this machine.
     OtherUser,
     /// Not proven: the peer is on another machine, has closed its socket, or the kernel does not
-    /// answer. Never to be taken for the same user.
+    /// answer. Must never be treated as the same user.
     Unknown,
 }
 
 /// Finds the owner of the socket at the other end of a connection.
 pub trait PeerOwners: Send + Sync {
-    /// The owner of the socket whose own address is `peer` and whose remote address is `local`.
-    /// In doubt [`PeerOwner::Unknown`]. Must not block: the accept loop calls it.
+    /// Returns the owner of the socket with the local address `peer` and the remote address
+    /// `local`. Returns [`PeerOwner::Unknown`] if the owner is not certain. Must not block, because
+    /// the accept loop calls it.
     fn owner(&self, peer: SocketAddr, local: SocketAddr) -> PeerOwner;
 }
 
@@ -108,7 +110,7 @@ mod linux {
         Ok(socket)
     }
 
-    /// The socket with exactly these addresses; `None` if the kernel knows none.
+    /// Returns the socket with exactly these addresses; `None` if the kernel finds none.
     pub(super) fn ask(
         socket: BorrowedFd<'_>,
         peer: SocketAddr,
@@ -137,7 +139,7 @@ mod linux {
         message.serialize(&mut bytes);
         rustix::net::send(socket, &bytes, SendFlags::empty())?;
 
-        // The kernel answers during `send`, so the answer is already there.
+        // The kernel answers during `send`, so the answer is already available.
         let mut answer = [0; ANSWER_BYTES_MAX];
         let (_, length) = rustix::net::recv(socket, &mut answer[..], RecvFlags::DONTWAIT)?;
         let answer = answer.get(..length).ok_or(ErrorKind::InvalidData)?;
@@ -243,7 +245,7 @@ mod tests {
         for (listen, connect) in [
             ("127.0.0.1:0", "127.0.0.1"),
             ("[::1]:0", "[::1]"),
-            // The listener sees a mapped address, and so does the peer's own socket.
+            // The listener and the peer's own socket may each see a mapped address.
             ("[::]:0", "127.0.0.1"),
             ("127.0.0.1:0", "[::ffff:127.0.0.1]"),
         ] {
@@ -276,7 +278,7 @@ mod tests {
     #[test]
     fn an_answer_that_is_lost_does_not_serve_the_next_question() {
         let diagnostics = SocketDiagnostics::default();
-        // A descriptor that is not a netlink socket stands in for a broken one.
+        // A descriptor that is not a netlink socket simulates a broken one.
         let (broken, _) = std::os::unix::net::UnixStream::pair().unwrap();
         *diagnostics.socket.lock().unwrap() = Some(broken.into());
         let (_client, server, peer) = pair("127.0.0.1:0", "127.0.0.1");

@@ -9,7 +9,7 @@ const UNPACKED_MAX: usize = 256 << 20;
 /// The first byte of a zstd frame (RFC 8878, 3.1.1). No other format of a record begins with it.
 const ZSTD: u8 = 0x28;
 
-/// The text of a record from its columns `body` and `zbody`.
+/// Returns the text of a record from its columns `body` and `zbody`.
 pub(crate) fn unpack(text: String, packed: Option<Vec<u8>>) -> Result<String, Unreadable> {
     match packed {
         None => Ok(text),

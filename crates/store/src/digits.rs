@@ -2,8 +2,8 @@
 //!
 //! Doc: records.md#stores
 
-/// The bytes of a UUID in the form that Toolbooth writes: lower case, with hyphens. `None` for any
-/// other text.
+/// Returns the bytes of a UUID in the form that Toolbooth writes: lower case, with hyphens. `None`
+/// for any other text.
 pub(crate) fn uuid(text: &[u8]) -> Option<[u8; 16]> {
     let text: &[u8; 36] = text.try_into().ok()?;
     if [text[8], text[13], text[18], text[23]] != [b'-'; 4] {
@@ -61,7 +61,8 @@ pub(crate) fn push_uuid(bytes: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// The creation time of a UUIDv7, in milliseconds since 1970 (RFC 9562, 5.7); `None` for other ids.
+/// Returns the creation time of a UUIDv7, in milliseconds since 1970 (RFC 9562, 5.7); `None` for
+/// other ids.
 pub(crate) fn made_ms(id: &str) -> Option<i64> {
     let id = uuid(id.as_bytes())?;
     let (time, rest) = id.split_at(6);

@@ -16,7 +16,7 @@ pub mod sqlite;
 use toolbooth_audit::LedgerError;
 use toolbooth_audit::reads::DamagedRow;
 
-/// Why a stored record cannot be read, without its place.
+/// The reason why a stored record cannot be read, without its place.
 #[derive(Debug)]
 struct Unreadable(String);
 
@@ -25,14 +25,14 @@ impl Unreadable {
         Self(reason.to_string())
     }
 
-    /// The error, with the table and the key of the row.
+    /// Returns the error, with the table and the key of the row.
     fn at(self, table: &str, row: impl std::fmt::Display) -> LedgerError {
         let (table, row) = (table.to_owned(), row.to_string());
         LedgerError::Damaged(DamagedRow { table, row, reason: self.0 })
     }
 }
 
-/// The error of a record that cannot be encoded.
+/// Returns the error of a record that cannot be encoded.
 fn unwritable(error: impl std::fmt::Display) -> LedgerError {
     LedgerError::Defect(format!("a record cannot be encoded: {error}"))
 }

@@ -3,7 +3,7 @@
 //! The `output` of a log and the `result` of its receipt often begin with the same bytes. The
 //! stored log omits these bytes and refers to the receipt. The restored text is identical, byte for
 //! byte. Before a settled receipt is changed or removed, the bytes are written back into its log.
-//! So each record can be kept without the other.
+//! Therefore each record can be retained without the other.
 //!
 //! Doc: records.md#stores
 
@@ -25,8 +25,8 @@ pub(crate) struct Part {
     pub(crate) len: usize,
 }
 
-/// The text of the receipt that `log` may share a part with. `None` unless the batch settles that
-/// receipt with the event at `seq`: later the log is found only by that event.
+/// Returns the text of the receipt that `log` may share a part with. `None` unless the batch
+/// settles that receipt with the event at `seq`, because the log is later found only by that event.
 pub(crate) fn giver<'b>(batch: &'b Batch, log: &WrittenLog, seq: u64) -> Option<&'b str> {
     let id = log.log.receipt_id.as_ref()?;
     let put = batch.receipts.get(id)?.after.as_ref()?;
@@ -39,8 +39,8 @@ pub(crate) fn giver<'b>(batch: &'b Batch, log: &WrittenLog, seq: u64) -> Option<
 }
 
 impl Part {
-    /// The common beginning of the log's output and the receipt's result. `None` if it is missing
-    /// or shorter than `PART_MIN`.
+    /// Returns the common beginning of the log's output and the receipt's result. `None` if it is
+    /// missing or shorter than `PART_MIN`.
     pub(crate) fn of(log: &str, receipt: &str) -> Option<Self> {
         let begin = |text: &str, member: &str| {
             let at = memmem::find(text.as_bytes(), member.as_bytes())?;
@@ -54,13 +54,14 @@ impl Part {
         (len >= PART_MIN).then_some(Self { own, given, len })
     }
 
-    /// The log without the part; `None` if the offsets do not fit it.
+    /// Returns the log without the part; `None` if the offsets do not fit it.
     pub(crate) fn taken_from(self, log: &str) -> Option<String> {
         let (before, after) = (log.get(..self.own)?, log.get(self.own + self.len..)?);
         Some([before, after].concat())
     }
 
-    /// The log with the part, taken from the receipt; `None` if the offsets do not fit the texts.
+    /// Returns the log with the part, taken from the receipt; `None` if the offsets do not fit the
+    /// texts.
     pub(crate) fn given_to(self, mut log: String, receipt: &str) -> Option<String> {
         let part = receipt.get(self.given..self.given.checked_add(self.len)?)?;
         let fits = log.is_char_boundary(self.own);

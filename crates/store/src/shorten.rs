@@ -31,7 +31,7 @@ const NAME: u8 = 4;
 /// Tag: a number follows, for a string of `WORDS`.
 const WORD: u8 = 5;
 
-/// Encoded bytes from which a record is compressed; smaller ones gain nothing.
+/// Minimum encoded bytes of a compressed record; smaller records gain nothing.
 const LARGE: usize = 4 << 10;
 /// The fastest zstd level that compresses JSON well.
 const LEVEL: i32 = 3;
@@ -194,7 +194,7 @@ pub(crate) fn pack(text: &str) -> Result<Vec<u8>, LedgerError> {
     Ok([&[PACKED], packed.as_slice()].concat())
 }
 
-/// `None` if the text has bytes below 0x20, which would be read as tags.
+/// Encodes a text. `None` if it has bytes below 0x20, which would be read as tags.
 fn shorten(text: &[u8]) -> Option<Vec<u8>> {
     if text.iter().fold(false, |found, byte| found | (*byte < 0x20)) {
         return None;
@@ -203,8 +203,8 @@ fn shorten(text: &[u8]) -> Option<Vec<u8>> {
     let mut out = Vec::with_capacity(text.len() + 1);
     out.push(SHORT);
     let mut rest = text;
-    // Takes the text between two quotation marks. Escaped marks need no care, since every
-    // substitution is undone exactly.
+    // Reads the text between two quotation marks. Escaped marks need no special treatment, since
+    // every substitution is reversed exactly.
     while let Some((plain, string)) = split_at_quote(rest) {
         let Some((inner, after)) = split_at_end(string) else { break };
         match plain {
@@ -240,15 +240,15 @@ fn shorten(text: &[u8]) -> Option<Vec<u8>> {
 /// Splits at the next quotation mark: the bytes before it, and the bytes after it.
 fn split_at_quote(text: &[u8]) -> Option<(&[u8], &[u8])> {
     match text {
-        // The mark is mostly one of the next two bytes.
+        // The mark is usually one of the next two bytes.
         [b'"', rest @ ..] => Some((&[], rest)),
         [_, b'"', rest @ ..] => Some((text.get(..1)?, rest)),
         _ => split_at(memchr::memchr(b'"', text)?, text),
     }
 }
 
-/// The same for the end of a string. Examines eight bytes at once first, since member names are
-/// short.
+/// Splits at the end of a string in the same way. Examines eight bytes at once first, since member
+/// names are short.
 fn split_at_end(string: &[u8]) -> Option<(&[u8], &[u8])> {
     const ONES: u64 = u64::from_le_bytes([1; 8]);
     let near = string.first_chunk::<8>().map_or(u64::MAX, |first| u64::from_le_bytes(*first));
@@ -266,7 +266,7 @@ fn split_at(at: usize, text: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((before, quoted.get(1..)?))
 }
 
-/// The text of a stored record, byte for byte.
+/// Returns the text of a stored record, byte for byte.
 pub(crate) fn unpack(stored: &[u8]) -> Result<String, Unreadable> {
     let damaged = |what: &str| Unreadable::of(what);
     let bytes = match stored.split_first() {

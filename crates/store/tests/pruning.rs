@@ -210,7 +210,7 @@ async fn a_pruned_log_still_verifies_and_still_shows_tampering() {
     assert_eq!(report.problems[0].kind, "checkpoint-differs", "{report:?}");
 }
 
-/// A step that finds what may go and removes nothing of it. It writes an event, so that its
+/// A step that finds removable records and removes none of them. It writes an event, so that its
 /// transaction commits.
 struct Look(StoreQuery);
 
@@ -224,7 +224,7 @@ impl Step for Look {
     fn decide(&self, set: &WorkingSet) -> Result<((), Changes), LedgerError> {
         let found = &set.surveyed;
         let is_any = found.removal != Removal::default() || !found.prunable.is_empty();
-        // The first look for room is for refusals, of which there are none.
+        // The first search for logs to drop examines refusals, and there are none.
         assert!(is_any || found.more, "{found:?}");
         let body = EventBody::new(AuditEventKind::Paused, moment(4).text);
         Ok(((), Changes { events: vec![NewEvent { body, log: None }], ..Changes::default() }))
@@ -264,7 +264,7 @@ async fn what_a_step_finds_stays_until_the_step_removes_it() {
         assert_eq!(counts(), before, "{survey:?}");
         assert_eq!(ledger.heads().await.unwrap()[0].size, end + 1, "it was committed");
     }
-    // No event is gone either.
+    // No event was removed either.
     sound(&ledger).await;
 }
 
@@ -299,7 +299,7 @@ async fn a_damaged_log_holds_up_no_other() {
     assert_eq!(count("one"), before.0, "what is damaged is not removed");
     assert!(count("two") < before.1, "the other is shortened");
     let report = verified(&two).await;
-    // Whether the index has the event as it was depends on when it was indexed.
+    // The index has the event as it was, if it was indexed before the damage.
     let is_expected =
         |problem: &verify::Problem| problem.writer == "one" || problem.kind == "index-differs";
     assert!(report.problems.iter().all(is_expected), "{report:?}");

@@ -21,12 +21,12 @@ const CALLS: i64 = 6;
 const NOTES: i64 = 400;
 const ALL: usize = 1_000_000;
 
-/// One of the names, chosen by a number.
+/// Returns one of the names, chosen by a number.
 fn one_of(names: &[&str], n: i64) -> String {
     names[usize::try_from(n).unwrap() % names.len()].to_owned()
 }
 
-/// Ids as Toolbooth makes them, and ids that callers claim.
+/// Returns an id as Toolbooth makes it, or an id that a caller claims.
 fn call_id(n: i64) -> String {
     if n % 3 == 0 { format!("claimed-{n}") } else { uuid(n, 1) }
 }
@@ -114,7 +114,7 @@ fn filters() -> Vec<EventFilter> {
     filters
 }
 
-/// The events that a full scan finds for a filter.
+/// Returns the events that a full scan finds for a filter.
 fn expected(all: &[PlacedEvent], filter: &EventFilter) -> Vec<PlacedEvent> {
     let is = |placed: &&PlacedEvent| {
         filter.fits(&placed.event) && filter.after.is_none_or(|after| placed.place > after)

@@ -23,7 +23,7 @@ async fn what_others_did_to_a_claim_is_seen_when_it_is_settled() {
     let mode = IdempotencyMode::Keyed;
     let claimed = first.claim(request("a", mode, &["k"], "x")).await.unwrap();
     let Claimed::Fresh(claim) = claimed else { panic!("fresh") };
-    // Without its lock file, the live writer is taken for lost.
+    // Without its lock file, the live writer counts as lost.
     std::fs::remove_file(folder.path().join("writers/one.lock")).unwrap();
     assert_eq!(second.sweep(moment(5)).await.unwrap().len(), 1);
     let settled = first.settle(settlement(claim, mode, Effect::Completed, None)).await.unwrap();

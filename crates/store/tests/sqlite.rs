@@ -87,7 +87,7 @@ async fn many_callers_share_commits_and_one_key_runs_once() {
     assert!(verify::store(&*ledger, TrustAnchors::default()).await.unwrap().ok);
 }
 
-/// A body that is stored without encoding.
+/// Returns a body that is stored without encoding.
 fn plain(text: &str) -> Vec<u8> {
     [&[0], text.as_bytes()].concat()
 }
@@ -347,7 +347,7 @@ async fn a_queued_call_and_its_result_are_believed_by_their_events() {
             false,
             true,
         ),
-        // What no event accounts for has a MAC.
+        // Data that no event accounts for has a MAC.
         ("UPDATE queue SET deliveries = 4 WHERE call_id = 'waits'", false, true),
         ("UPDATE queue SET cancel = 1 WHERE call_id = 'waits'", false, true),
         ("UPDATE queue SET mac = NULL WHERE call_id = 'waits'", false, true),
@@ -383,7 +383,7 @@ async fn a_queued_call_and_its_result_are_believed_by_their_events() {
     }
 }
 
-/// A log with a call before each of two checkpoints, and one after them.
+/// Writes a log with a call before each of two checkpoints, and one after them.
 async fn checkpointed(ledger: &SqliteLedger) {
     for n in 0..3 {
         let mode = IdempotencyMode::None;
@@ -466,7 +466,7 @@ async fn a_database_that_was_put_back_is_refused_until_somebody_accepts_it() {
         matches!(&refused, Err(OpenError::RolledBack { writer, found: 0, .. }) if writer == "two"),
         "{refused:?}"
     );
-    // A backup of it is no way around that.
+    // The start of a backup of the restored database is refused too.
     let backup = folder.path().join("backup");
     sqlite::backup(&data, &backup).unwrap();
     let refused = sqlite::open(&backup, "three", SqliteOptions::default(), &moment(6));
@@ -577,8 +577,8 @@ async fn a_database_that_goes_away_under_a_gateway_is_refused() {
             assert!(told.contains("removed or replaced"), "{name} {replaced}: {told}");
             assert!(ledger.healthy().await.is_err(), "{name} {replaced}");
         }
-        // The store works again once the file is back: nothing was written meanwhile, and nothing
-        // was lost.
+        // The store works again once the file is restored: no record was written meanwhile, and
+        // none was lost.
         std::fs::rename(&aside, &file).unwrap();
         let settled = settlement(claim, mode, Effect::Completed, None);
         assert_eq!(ledger.settle(settled).await.unwrap().state, ClaimState::Succeeded);
@@ -601,13 +601,13 @@ async fn a_damaged_page_is_found_at_start_and_named_by_verification() {
     ledger.close(moment(9)).await.unwrap();
     drop(ledger);
     let file = folder.path().join(DATABASE);
-    // `VACUUM` removes free pages, whose damage no check would find.
+    // `VACUUM` removes free pages, because no check would find damage in them.
     Connection::open(&file).unwrap().execute_batch("VACUUM").unwrap();
     let whole = std::fs::read(&file).unwrap();
     let pages = whole.len() / 4096;
     assert!(pages > 20);
     let mut named = 0;
-    // The first page stays: without it the file is no database.
+    // The first page is not damaged, because the file is not a database without it.
     for page in 1..pages {
         let mut bytes = whole.clone();
         bytes[page * 4096..(page + 1) * 4096].fill(0xAA);
@@ -664,7 +664,7 @@ async fn a_writer_that_is_missing_is_found_by_the_checkpoints_of_others() {
     assert!(!report.ok);
 }
 
-/// A copy of a store that an earlier version has written.
+/// Returns a copy of a store that an earlier version has written.
 fn fixture(version: &str) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let from =
@@ -683,7 +683,7 @@ async fn a_database_of_the_first_version_is_brought_up_to_date() {
     assert!(report.ok, "{report:?}");
     let prune = Prune { kind: PruneKind::Receipts, before: moment(9).text, at: moment(9) };
     assert_eq!(ledger.prune(prune).await.unwrap().removed, 3);
-    // Its logs have no roots in their rows; a checkpoint names their ends all the same.
+    // Its logs have no roots in their rows, but a checkpoint still names their ends.
     let paused = EventBody::new(AuditEventKind::Paused, moment(10).text);
     ledger.note(vec![paused]).await.unwrap();
     ledger.checkpoint(Due::NOW, moment(10)).await.unwrap().unwrap();
@@ -691,7 +691,8 @@ async fn a_database_of_the_first_version_is_brought_up_to_date() {
     assert!(report.ok, "{report:?}");
 }
 
-/// An earlier version removed checkpoints that named the ends of other logs, and nothing healed that.
+/// An earlier version removed checkpoints that named the ends of other logs, and nothing repaired
+/// this.
 #[tokio::test]
 async fn the_end_of_a_log_that_lost_its_name_is_named_again() {
     let folder = fixture("version-2");
@@ -727,7 +728,7 @@ async fn events_of_a_writer_without_a_row_take_no_place_of_the_next_writer() {
 
 #[tokio::test]
 async fn a_log_that_an_earlier_version_has_shortened_is_taken_over() {
-    // The log that takes it over is read before it, or after it.
+    // The log of the writer that takes over is read before the shortened log, or after it.
     for writer in ["later", "sooner"] {
         a_shortened_log_is_taken_over_by(writer).await;
     }
@@ -767,8 +768,8 @@ async fn a_database_of_the_second_version_is_brought_up_to_date() {
     let ledger = open(folder.path(), "later");
     let report = verify::store(&ledger, TrustAnchors::default()).await.unwrap();
     assert!(report.ok && report.events == 37, "{report:?}");
-    // All claims are still known: a tombstone, a receipt with a large result, a doubt, a claim of a
-    // dead writer, a waiting one.
+    // All claims are still known: a tombstone, a receipt with a large result, an unknown outcome, a
+    // claim of a dead writer, a waiting claim.
     let of = |call: &str, mode, key: &str, args: &str| request(call, mode, &[key], args);
     let pruned = format!("{:064x}", 1);
     let again = ledger.claim(of("t", IdempotencyMode::OnKey, &pruned, "other")).await.unwrap();
@@ -861,8 +862,8 @@ async fn a_newer_database_is_refused_and_files_are_private() {
     assert!(matches!(refused, Err(OpenError::Newer { found: 99, .. })), "{refused:?}");
 }
 
-/// Rows of an earlier version are taken over without what accounts for them: nobody may claim that
-/// version for a store that has had a later one.
+/// Rows of an earlier version are taken over without events that account for them. Therefore a
+/// store that had a later version must not pass as one of an earlier version.
 #[tokio::test]
 async fn a_store_that_was_put_back_to_an_earlier_version_is_not_taken_over() {
     let folder = tempfile::tempdir().unwrap();

@@ -14,7 +14,7 @@ use toolbooth_audit::verify::{self, TrustAnchors};
 use toolbooth_contracts::event::{AuditEventKind, EventBody};
 use toolbooth_store::sqlite::{self, DATABASE, SqliteOptions, SqliteReads, StoreFolder};
 
-/// Columns that may change without verification noticing, and why.
+/// Columns that can change without a verification problem, each with the reason.
 const UNSEEN: [(&str, &str, &str); 5] = [
     ("stale", "*", "blocks of logs that pruning looks at again"),
     ("sqlite_sequence", "*", "SQLite's own counters: it goes on from the largest row as well"),
@@ -47,7 +47,7 @@ fn rows(connection: &Connection, table: &str) -> Vec<Vec<Value>> {
     statement.query_map([], read).unwrap().collect::<Result<_, _>>().unwrap()
 }
 
-/// Other values for a column.
+/// Returns other values for a column.
 fn others(value: &Value) -> Vec<Value> {
     let changed = match value {
         Value::Null => vec![Value::Integer(7), Value::Text("other".to_owned())],
@@ -159,7 +159,7 @@ async fn every_column_that_is_changed_and_every_row_that_is_added_or_removed_is_
                     unseen.push((table.as_str(), column.as_str(), what.clone()));
                 }
                 Ok(_) => (),
-                // Whatever is damaged, the rest can be verified.
+                // Damage in one place must not prevent the verification of the rest.
                 Err(error) => blinded.push(format!("{table}.{column}: {what}: {error}")),
             }
         }
@@ -185,7 +185,7 @@ async fn every_column_that_is_changed_and_every_row_that_is_added_or_removed_is_
     println!("{tried} tamperings");
 }
 
-/// Everything that is listed without a filter: how many records there are, and what is damaged.
+/// Returns the counts of the records that are listed without a filter, and the damaged ones.
 async fn listed(reads: &SqliteReads) -> ([usize; 3], Vec<String>) {
     let receipts = reads.receipts(ReceiptFilter { limit: 100, ..Default::default() });
     let receipts = receipts.await.unwrap();
@@ -246,7 +246,7 @@ async fn damaged_rows_are_named_and_the_others_are_listed_and_verified() {
     {
         let copy = place.path().join(format!("{number}.db"));
         connection.execute("VACUUM INTO ?1", [copy.to_str().unwrap()]).unwrap();
-        // What is searched was filled before.
+        // The search index is filled before the damage.
         std::fs::create_dir(place.path().join(format!("{number}"))).unwrap();
         let own = place.path().join(format!("{number}")).join(DATABASE);
         std::fs::rename(copy, &own).unwrap();
@@ -285,7 +285,7 @@ async fn a_receipt_that_holds_a_key_is_not_removed_with_its_key() {
     assert!(report.problems.iter().any(found), "{report:?}");
 }
 
-/// What searches give that go through the index.
+/// Returns the results of searches that use the index.
 async fn searched(database: &Path) -> Vec<String> {
     let reads = SqliteReads::open(database).unwrap();
     let mut answers = Vec::new();
@@ -349,7 +349,8 @@ async fn every_row_of_the_index_that_is_changed_is_found_and_no_search_is_led_as
         let mut all = tamperings(&connection);
         drop(connection);
         all.retain(|tampering| tables_tried.contains(&tampering.table.as_str()));
-        // Of the many rows of entries some changes; of the one block all but further blocks.
+        // Only some changes of the many entries are tried. Of the one block, all changes but added
+        // blocks are tried.
         let mut number = 0;
         all.retain(|tampering| {
             number += 1;
@@ -373,10 +374,10 @@ async fn every_row_of_the_index_that_is_changed_is_found_and_no_search_is_led_as
                 drop(reads);
                 let is_found =
                     report.problems.iter().any(|problem| problem.kind == "index-differs");
-                // Who changes the seal alone changes no answer.
+                // A change of the seal alone changes no result.
                 assert!(is_found || table == "seal", "{table}.{column}: {what}");
                 assert_eq!(searched(&database).await, wanted, "{table}.{column}: {what}");
-                // It was made anew.
+                // The index was rebuilt.
                 let reads = SqliteReads::open(&database).unwrap();
                 let report = verify::store(&reads, TrustAnchors::default()).await.unwrap();
                 assert!(report.ok, "{table}.{column}: {what}: {report:?}");
@@ -405,7 +406,7 @@ async fn a_search_of_verification_does_not_hide_that_the_index_was_changed() {
     let index = Connection::open(folder.path().join("lookup.db")).unwrap();
     assert!(index.execute("DELETE FROM tail WHERE no % 2 = 0", []).unwrap() > 0);
     drop(index);
-    // A receipt of which an event is missing is looked up by a search.
+    // Verification uses a search to look up a receipt with a missing event.
     let connection = Connection::open(&database).unwrap();
     let dispatched = "SELECT min(place) FROM events
                       WHERE place > (SELECT min(place) FROM events WHERE place >> 40 = 2)

@@ -1,4 +1,4 @@
-//! The command line: what can be said.
+//! Defines the command line.
 //!
 //! Doc: formats.md#commands
 
@@ -39,46 +39,45 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Global {
-    /// The configuration file; else `toolbooth.toml`, looked for upwards from here.
+    /// The configuration file; default: the nearest `toolbooth.toml` from this folder upwards.
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
-    /// The data folder; else `.toolbooth` beside the configuration.
+    /// The data folder; default: `.toolbooth` next to the configuration.
     #[arg(long, global = true, value_name = "FOLDER")]
     pub(crate) data: Option<PathBuf>,
-    /// The configuration that is trusted for this run, whatever is in it; it must be the one that is
-    /// used. `TOOLBOOTH_TRUST` names one too.
+    /// Trust this configuration, with any content, for this run; must be in use. Also: `TOOLBOOTH_TRUST`.
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) trust: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct Shown {
-    /// How to print.
+    /// The output format.
     #[arg(long, value_enum, default_value = "table")]
     pub(crate) format: Format,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct Context {
-    /// What the agent calls itself.
+    /// The name of the agent.
     #[arg(long, default_value = "cli")]
     pub(crate) agent: String,
-    /// The agent's turn.
+    /// The number of the agent's turn.
     #[arg(long)]
     pub(crate) turn: Option<u64>,
-    /// A phase of the agent's work.
+    /// The phase of the agent's work.
     #[arg(long)]
     pub(crate) phase: Option<String>,
-    /// A larger piece of work.
+    /// The epic that the call belongs to.
     #[arg(long)]
     pub(crate) epic: Option<String>,
     /// The call's id.
     #[arg(long)]
     pub(crate) call_id: Option<String>,
-    /// An explicit idempotency key.
+    /// The idempotency key.
     #[arg(long)]
     pub(crate) idempotency_key: Option<String>,
-    /// As whom to call: `local`, or a name from `[callers]`.
+    /// The caller: `local`, or a name from `[callers]`.
     #[arg(long, default_value = "local")]
     pub(crate) caller: String,
 }
@@ -87,99 +86,99 @@ pub(crate) struct Context {
 pub(crate) enum Command {
     /// Writes a commented `toolbooth.toml` and an empty registry into this folder.
     Init,
-    /// Shows what a configuration starts, reads and reaches, and trusts it if somebody says yes.
+    /// Shows what a configuration starts, reads and reaches, and trusts it after confirmation.
     #[command(
         after_help = "Examples:\n  toolbooth trust                  the configuration of this folder\n  toolbooth trust clone/ --show    what it starts; trusts nothing"
     )]
     Trust {
-        /// A configuration, or its folder; else the one that is used here.
+        /// A configuration, or its folder; default: the one in use here.
         path: Option<PathBuf>,
-        /// Trust it without a question.
+        /// Trust it without asking.
         #[arg(long, short, conflicts_with_all = ["show", "forget", "list"])]
         yes: bool,
         /// Only show it; exit code 1 if it is not trusted.
         #[arg(long, conflicts_with_all = ["forget", "list"])]
         show: bool,
-        /// Forget that it is trusted.
+        /// Remove its trust.
         #[arg(long, conflicts_with = "list")]
         forget: bool,
-        /// Print the configurations that are trusted.
+        /// List the trusted configurations.
         #[arg(long, conflicts_with = "path")]
         list: bool,
         #[command(flatten)]
         shown: Shown,
     },
-    /// Checks a registry file, and tells everything that is wrong with it.
+    /// Checks a registry file and reports every error in it.
     #[command(after_help = "Example: toolbooth check tools.registry.json --format json")]
     Check {
-        /// The file; else the configured one.
+        /// The file; default: the configured one.
         file: Option<PathBuf>,
         #[command(flatten)]
         shown: Shown,
     },
-    /// Lists the tools that a caller may see.
+    /// Lists the tools that a caller can see.
     List {
-        /// As whom to look.
+        /// The caller: `local`, or a name from `[callers]`.
         #[arg(long, default_value = "local")]
         caller: String,
-        /// At most so many.
+        /// The maximum number of tools.
         #[arg(long)]
         limit: Option<usize>,
-        /// Go on after this tool id.
+        /// Continue after this tool id.
         #[arg(long)]
         after: Option<String>,
         #[command(flatten)]
         shown: Shown,
     },
-    /// Finds tools by words: what they are called, what they do, what they take.
+    /// Searches tools by name, description and parameters.
     #[command(after_help = "Example: toolbooth search 'send a message' --limit 5")]
     Search {
-        /// What to look for.
+        /// The search text.
         query: String,
-        /// As whom to look.
+        /// The caller: `local`, or a name from `[callers]`.
         #[arg(long, default_value = "local")]
         caller: String,
-        /// At most so many.
+        /// The maximum number of tools.
         #[arg(long, default_value_t = 10)]
         limit: usize,
         #[command(flatten)]
         shown: Shown,
     },
-    /// Shows one tool: its contract, where it comes from, whether it can run.
+    /// Shows one tool: its contract, its source, and whether it can run.
     Show {
-        /// The tool, by its id or its name on the wire.
+        /// The id of the tool, or its name on the wire.
         tool: String,
-        /// As whom to look.
+        /// The caller: `local`, or a name from `[callers]`.
         #[arg(long, default_value = "local")]
         caller: String,
         #[command(flatten)]
         shown: Shown,
     },
-    /// Runs one call through the whole path.
+    /// Runs one call through the whole call path.
     #[command(
         after_help = "Example: toolbooth call read_file --args '{\"path\": \"README.md\"}' --explain"
     )]
     Call {
-        /// The tool, by its id or its name on the wire.
+        /// The id of the tool, or its name on the wire.
         tool: String,
         /// The arguments: JSON, `@FILE`, or `-` for standard input.
         #[arg(long, default_value = "{}", value_name = "JSON|@FILE|-", allow_hyphen_values = true)]
         args: String,
         #[command(flatten)]
         context: Context,
-        /// Tell what each stage did, with its time.
+        /// Show the action and the time of each stage.
         #[arg(long)]
         explain: bool,
         #[command(flatten)]
         shown: Shown,
     },
-    /// Runs a plan: several calls with their order.
+    /// Runs a plan: several calls in a given order.
     #[command(after_help = "Example: toolbooth plan '{\"tools\": [\"a\", \"b\"]}'")]
     Plan {
         /// The plan: JSON, a file, or `-` for standard input.
         #[arg(value_name = "JSON|FILE|-", allow_hyphen_values = true)]
         plan: String,
-        /// As whom to call.
+        /// The caller: `local`, or a name from `[callers]`.
         #[arg(long, default_value = "local")]
         caller: String,
         #[command(flatten)]
@@ -188,40 +187,39 @@ pub(crate) enum Command {
     /// Serves MCP and HTTP on the loopback address.
     #[command(after_help = "Example: toolbooth serve --http 127.0.0.1:0")]
     Serve {
-        /// Where to listen; else `http.listen` of the configuration, else 127.0.0.1:7717.
+        /// The address to listen on; default: `http.listen` of the configuration, or 127.0.0.1:7717.
         #[arg(long, value_name = "ADDR")]
         http: Option<String>,
     },
     /// Serves MCP over standard input and output.
     #[command(after_help = "Examples:\n  toolbooth stdio\n  toolbooth stdio --toolset reading")]
     Stdio {
-        /// The tool set to serve (`[toolsets.NAME]`) instead of everything.
+        /// The tool set to serve (`[toolsets.NAME]`); default: all tools.
         #[arg(long, value_name = "NAME")]
         toolset: Option<String>,
     },
-    /// Runs asynchronous calls that others have handed over, until it is told to stop.
+    /// Runs submitted asynchronous calls until it is stopped.
     #[command(after_help = "Example: toolbooth worker --at-once 8")]
     Worker {
-        /// Calls at once.
+        /// The number of concurrent calls.
         #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=1024))]
         at_once: u32,
     },
-    /// Asks the configured sources for their tools, and prints the contracts.
+    /// Asks the configured sources for their tools and prints the contracts.
     #[command(
         after_help = "Examples:\n  toolbooth discover\n  toolbooth discover --source mcp:files --write"
     )]
     Discover {
-        /// Only this source, such as `mcp:files`; may be given more than once.
+        /// Only this source, such as `mcp:files`; can be repeated.
         #[arg(long, value_name = "SOURCE")]
         source: Vec<String>,
-        /// Write the contracts that the registry file does not have into it, for review.
+        /// Add the contracts that are missing in the registry file to it, for review.
         #[arg(long)]
         write: bool,
         #[command(flatten)]
         shown: Shown,
     },
-    /// Writes down what servers and commands say of their tools; what changes later is not used
-    /// until it is approved.
+    /// Records the tool descriptions of servers and commands; later changes need approval before use.
     #[command(
         args_conflicts_with_subcommands = true,
         after_help = "Examples:\n  toolbooth lock                 write the lock file, the first time\n  toolbooth lock diff            what has changed since\n  toolbooth lock approve files.read_file\n  toolbooth lock approve mcp:files --yes"
@@ -229,40 +227,40 @@ pub(crate) enum Command {
     Lock {
         #[command(subcommand)]
         action: Option<LockAction>,
-        /// Approve every change too.
+        /// Also approve every change.
         #[arg(long)]
         all: bool,
         #[command(flatten)]
         shown: Shown,
     },
-    /// Takes over the servers of an MCP client, or the operations of an OpenAPI document.
+    /// Imports the servers of an MCP client, or the operations of an OpenAPI document.
     #[command(
         subcommand,
         after_help = "Examples:\n  toolbooth import claude                 servers of .mcp.json or ~/.claude.json\n  toolbooth import vscode --install       and point the editor at Toolbooth\n  toolbooth import claude --secrets env   and take secrets from variables\n  toolbooth import openapi api.yaml --endpoint shop --write"
     )]
     Import(Import),
-    /// Prints declarations in a provider's form.
+    /// Prints tool declarations in the format of a provider.
     #[command(after_help = "Example: toolbooth export --for gemini > declarations.json")]
     Export {
-        /// The form.
+        /// The format.
         #[arg(long = "for", alias = "format", value_enum, value_name = "FORM")]
         form: Form,
-        /// Every property required, for the forms that have a strict mode.
+        /// Mark every property as required, for formats with a strict mode.
         #[arg(long)]
         strict: bool,
-        /// As whom to look.
+        /// The caller: `local`, or a name from `[callers]`.
         #[arg(long, default_value = "local")]
         caller: String,
     },
-    /// Tells for every tool whether it can really run.
+    /// Reports for every tool whether it can run.
     Coverage {
-        /// Fail when this file is not what would be printed.
+        /// Fail if this file differs from the output.
         #[arg(long, value_name = "FILE")]
         check: Option<PathBuf>,
-        /// Really connect.
+        /// Connect to the sources.
         #[arg(long)]
         probe: bool,
-        /// How to print.
+        /// The output format.
         #[arg(long, value_enum)]
         format: Option<CoverageFormat>,
     },
@@ -272,13 +270,13 @@ pub(crate) enum Command {
     /// Reads the agent logs.
     #[command(subcommand)]
     Logs(Logs),
-    /// Reads the receipts, settles doubts, removes what is old.
+    /// Reads the receipts, resolves unknown outcomes, removes old records.
     #[command(subcommand)]
     Receipts(Receipts),
-    /// Copies and puts back the records.
+    /// Backs up and restores the records.
     #[command(subcommand)]
     Store(Store),
-    /// Finds out what is wrong with the set-up, and says what to do.
+    /// Finds problems of the installation and shows how to fix them.
     Doctor {
         #[command(flatten)]
         shown: Shown,
@@ -287,9 +285,9 @@ pub(crate) enum Command {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Import {
-    /// `.mcp.json`, `~/.claude.json` (also this folder's project), `claude_desktop_config.json`.
+    /// `.mcp.json`, `~/.claude.json` (with the project of this folder), `claude_desktop_config.json`.
     Claude(ClientArgs),
-    /// `.gemini/settings.json`, its discovery and call commands included.
+    /// `.gemini/settings.json`, with its discovery and call commands.
     Gemini(ClientArgs),
     /// `.cursor/mcp.json`.
     Cursor(ClientArgs),
@@ -301,10 +299,10 @@ pub(crate) enum Import {
     Openapi {
         /// The document, JSON or YAML.
         file: PathBuf,
-        /// The name of the endpoint: tools are called `NAME.OPERATION`.
+        /// The name of the endpoint; the tools are named `NAME.OPERATION`.
         #[arg(long, value_name = "NAME")]
         endpoint: String,
-        /// Write them into the registry file instead of printing them.
+        /// Write the contracts to the registry file instead of printing them.
         #[arg(long)]
         write: bool,
         #[command(flatten)]
@@ -314,27 +312,27 @@ pub(crate) enum Import {
 
 #[derive(Debug, Args)]
 pub(crate) struct ClientArgs {
-    /// The client's file; else the usual places.
+    /// The client's file; default: the standard locations.
     pub(crate) file: Option<PathBuf>,
-    /// Replace the servers that answered by Toolbooth in the client's file; it is copied first.
+    /// Replace the servers that answered by Toolbooth in the client's file, after a backup.
     #[arg(long, conflicts_with_all = ["undo", "dry_run"])]
     pub(crate) install: bool,
-    /// Bring the client's file back as it was before `--install`.
+    /// Restore the client's file to its state before `--install`.
     #[arg(long, conflicts_with = "dry_run")]
     pub(crate) undo: bool,
-    /// Only say what would be done; starts no server.
+    /// Only print the changes; starts no server.
     #[arg(long)]
     pub(crate) dry_run: bool,
-    /// Start no server to see which tools it lists.
+    /// Do not start the servers to list their tools.
     #[arg(long, conflicts_with = "undo")]
     pub(crate) no_try: bool,
-    /// Trust and start what is imported without a question.
+    /// Trust and start the imported servers without asking.
     #[arg(long, short, conflicts_with_all = ["undo", "dry_run"])]
     pub(crate) yes: bool,
-    /// Replace the servers that did not answer too.
+    /// Also replace the servers that did not answer.
     #[arg(long, requires = "install")]
     pub(crate) force: bool,
-    /// Where secrets and other values of the client's file go; else the key ring, or files of mode 0600.
+    /// Where to store secrets and other values of the file; default: key ring, or files of mode 0600.
     #[arg(long, value_enum, value_name = "PLACE", conflicts_with = "undo")]
     pub(crate) secrets: Option<SecretPlace>,
     #[command(flatten)]
@@ -343,15 +341,15 @@ pub(crate) struct ClientArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum LockAction {
-    /// Shows what differs from the lock or the pins: words of texts, structure of schemas.
+    /// Shows differences from the lock or the pins: words of texts, structure of schemas.
     Diff {
         #[command(flatten)]
         shown: Shown,
     },
-    /// Approves tools as their sources describe them now: shows the changes, and asks.
+    /// Approves tools as their sources describe them now: shows the changes and asks.
     Approve {
-        /// Tools by id, a source (`mcp:github`), or a pattern (`github.*`); `TOOL@DIGEST` approves
-        /// exactly what `lock diff` has shown, without asking. A tool that is gone is forgotten.
+        /// Tool ids, sources (`mcp:github`) or patterns (`github.*`); `TOOL@DIGEST` approves exactly the
+        /// version in the output of `lock diff`, without asking. A removed tool is deleted from the lock.
         #[arg(required = true)]
         tools: Vec<String>,
         /// Approve without asking.

@@ -1,4 +1,4 @@
-//! Names the concrete parts and puts the whole gateway together.
+//! Selects the concrete components and composes the gateway.
 //!
 //! Doc: configuration.md
 
@@ -22,7 +22,7 @@ use crate::offline::{OfflineGateway, remember_names};
 use crate::settings::{limits, retention};
 use crate::{records, secret_shapes};
 
-/// Pins that are recorded in one commit.
+/// The number of pins that one commit records.
 const PINS_AT_ONCE: usize = 200;
 
 /// A composed gateway.
@@ -32,12 +32,12 @@ pub(crate) struct Runtime {
     pub(crate) reads: Arc<dyn LedgerReads>,
     pub(crate) calls: AsyncCalls,
     clock: Arc<dyn Clock>,
-    /// Held while pins are recorded: what one task has just pinned must not be found by another.
+    /// Held while pins are recorded, so that two tasks do not record the same pins.
     recording_pins: tokio::sync::Mutex<()>,
 }
 
 impl Runtime {
-    /// The whole gateway over a frame; begins a log in the store.
+    /// Builds the gateway from its offline part and begins a log in the store.
     pub(crate) async fn build(offline: OfflineGateway) -> Result<Self, Failure> {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
         let ids = Arc::new(SystemIds);
@@ -69,7 +69,7 @@ impl Runtime {
         Ok(runtime)
     }
 
-    /// Keeps the lease, finds lost writers, and hands a checkpoint outside where one was signed.
+    /// Renews the lease, finds lost writers, and publishes a new checkpoint.
     pub(crate) async fn maintain(&self) -> Result<(), Failure> {
         self.note_refusals().await;
         let loaded = &self.offline.loaded;
@@ -82,7 +82,7 @@ impl Runtime {
         Ok(())
     }
 
-    /// Signs a checkpoint where one is due, and hands it outside.
+    /// Signs a checkpoint if one is due, and publishes it.
     pub(crate) async fn checkpoint(&self) -> Result<(), Failure> {
         let loaded = &self.offline.loaded;
         let note = self
@@ -102,14 +102,14 @@ impl Runtime {
         Gateway { proxy: self.proxy.clone(), calls, catalogue, listing, strict_dialect }
     }
 
-    /// Writes down that a registry was loaded or refused, and which tools it replaced.
+    /// Records that a registry was loaded or rejected, and which tools it replaced.
     pub(crate) async fn note(&self, kind: AuditEventKind, facts: serde_json::Value) {
         if let Err(failure) = self.record(kind, facts).await {
             tracing::error!(reason = failure.message, "an event is not recorded");
         }
     }
 
-    /// As [`Gateway::note`], for what must not happen without a record.
+    /// As [`Runtime::note`], for actions that require a record.
     pub(crate) async fn record(
         &self,
         kind: AuditEventKind,
@@ -120,7 +120,7 @@ impl Runtime {
         self.proxy.note(vec![event]).await.map_err(|error| Failure::store(error.to_string()))
     }
 
-    /// Writes down which tools the registry file has taken the place of.
+    /// Records the tools that the registry file has replaced.
     pub(crate) async fn note_replaced(&self, replaced: &[(ToolId, Source)]) {
         for (id, source) in replaced {
             let facts = json!({ "tool": id, "was": source.to_string(), "now": "file" });
@@ -128,7 +128,7 @@ impl Runtime {
         }
     }
 
-    /// Writes down which tools were pinned at first use, and which were quarantined and why.
+    /// Records the tools that were pinned at first use, and the quarantined tools with their reasons.
     pub(crate) async fn note_discovered(&self) {
         self.note_first_uses().await;
         for quarantined in self.offline.catalogue.take_quarantined() {
@@ -141,8 +141,8 @@ impl Runtime {
         }
     }
 
-    /// Writes down which tools and items are pinned and not on record yet: those that this process has
-    /// pinned at first use, and those that it found.
+    /// Records the tools and items that are pinned but not recorded yet. These include pins of this process
+    /// and pins that it found in the file.
     async fn note_first_uses(&self) {
         let _held = self.recording_pins.lock().await;
         let firsts = self.offline.catalogue.take_first_uses();
@@ -195,7 +195,7 @@ impl Runtime {
         file.change(true, |kept| kept.mark_recorded(&pins)).map(drop)
     }
 
-    /// Writes down which ways out were refused to processes that belong to no call.
+    /// Records the connections that were refused to processes that do not belong to a single call.
     async fn note_refusals(&self) {
         for (source, execution_log) in &self.offline.refusals {
             for refusal in execution_log.take().egress {
@@ -208,7 +208,7 @@ impl Runtime {
         }
     }
 
-    /// Settles what runs and closes the store.
+    /// Settles the running calls and closes the store.
     pub(crate) async fn shut_down(&self) -> Result<(), Failure> {
         self.note_refusals().await;
         self.note_first_uses().await;

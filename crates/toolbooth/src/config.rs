@@ -1,4 +1,4 @@
-//! The configuration: `toolbooth.toml`, what the environment overrides, and the defaults.
+//! The configuration: `toolbooth.toml`, the overrides from the environment, and the defaults.
 //!
 //! Doc: configuration.md
 

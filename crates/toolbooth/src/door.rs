@@ -1,4 +1,4 @@
-//! Reads `[http]` into the limits and the authenticator of the HTTP door.
+//! Converts `[http]` into the limits and the authenticator of the HTTP door.
 //!
 //! Doc: configuration.md#http, front-doors.md#limits, front-doors.md#who-may-call
 
@@ -10,17 +10,17 @@ use toolbooth_server::mcp::SessionLimits;
 use crate::config::Http;
 use crate::failure::Failure;
 
-/// The largest setting of sessions; each takes about a kilobyte.
+/// The largest setting of sessions; each uses about a kilobyte.
 const SESSIONS_MAX: usize = 1_000_000;
 
-/// What `loopback = "any"` risks, for operators.
+/// The operator warning about `loopback = "any"`.
 pub(crate) const ANY_USER: &str =
     "`[http] loopback = \"any\"`: every user of this machine may call as the local user";
 
-/// The limits that are set, and the defaults of the others.
+/// Returns the configured limits, with defaults for the others.
 ///
 /// # Errors
-/// [`Failure`], where one is out of its range or does not fit this process.
+/// [`Failure`], if a limit is out of its range or does not fit this process.
 pub(crate) fn limits(http: &Http) -> Result<Limits, Failure> {
     let standard = Limits::default();
     let fitting = connections_fitting();

@@ -1,4 +1,4 @@
-//! How a command fails: a code, a sentence, a place and what to do, on one exit code.
+//! The failure of a command: a code, a message, a place, a hint and an exit code.
 //!
 //! Doc: formats.md#exit-codes
 
@@ -8,10 +8,10 @@ use serde_json::{Map, Value, json};
 pub(crate) const FAILED: u8 = 1;
 /// Wrong usage or configuration.
 pub(crate) const USAGE: u8 = 2;
-/// Store or server out of reach.
+/// The store or a server is unavailable.
 pub(crate) const OUT_OF_REACH: u8 = 3;
 
-/// Why a command ends without success.
+/// The reason why a command fails.
 #[derive(Debug, Clone)]
 pub(crate) struct Failure {
     pub(crate) exit: u8,
@@ -26,28 +26,28 @@ impl Failure {
         Self { exit, code, message: message.into(), path: None, hint: None }
     }
 
-    /// Wrong usage.
+    /// Returns a failure for wrong usage.
     pub(crate) fn usage(message: impl Into<String>) -> Self {
         Self::new(USAGE, "usage", message)
     }
 
-    /// Wrong configuration.
+    /// Returns a failure for a wrong configuration.
     pub(crate) fn configuration(message: impl Into<String>) -> Self {
         Self::new(USAGE, "invalid-configuration", message)
     }
 
-    /// The store cannot be used.
+    /// Returns a failure for a store that cannot be used.
     pub(crate) fn store(message: impl Into<String>) -> Self {
         let hint = "see `toolbooth doctor`";
         Self::new(OUT_OF_REACH, "store-unavailable", message).hint(hint)
     }
 
-    /// Ends with an exit code alone: what there is to say was said.
+    /// Returns a failure that only sets the exit code, because the message was already printed.
     pub(crate) fn silent(exit: u8) -> Self {
         Self::new(exit, "", "")
     }
 
-    /// Whether there is nothing more to say.
+    /// Whether the failure has no message to print.
     pub(crate) fn is_silent(&self) -> bool {
         self.code.is_empty()
     }

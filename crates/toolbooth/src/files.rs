@@ -1,4 +1,4 @@
-//! Files that are ordinary ones, read whole, and written whole or not at all.
+//! Reads and writes regular files as a whole; a write is atomic.
 //!
 //! Doc: configuration.md
 
@@ -6,8 +6,8 @@ use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// The bytes of an ordinary file: to open a pipe that stands in its place would wait for whoever writes
-/// it.
+/// Reads a regular file. Opening a pipe at this path would wait for its writer, so other file types are an
+/// error.
 pub(crate) fn read(path: &Path) -> std::io::Result<Vec<u8>> {
     if !std::fs::metadata(path)?.is_file() {
         return Err(std::io::Error::other("it is no ordinary file"));
@@ -15,7 +15,7 @@ pub(crate) fn read(path: &Path) -> std::io::Result<Vec<u8>> {
     std::fs::read(path)
 }
 
-/// As [`read`], of a file that has `bytes_max` bytes at most.
+/// As [`read`], with a limit of `bytes_max` bytes.
 pub(crate) fn read_within(path: &Path, bytes_max: u64) -> std::io::Result<Vec<u8>> {
     if std::fs::metadata(path)?.len() > bytes_max {
         return Err(std::io::Error::other(format!("it has more than {bytes_max} bytes")));
@@ -23,17 +23,17 @@ pub(crate) fn read_within(path: &Path, bytes_max: u64) -> std::io::Result<Vec<u8
     read(path)
 }
 
-/// Replaces a file: a new one with the mode of the old is written beside it, made durable, and
-/// takes its name. What the name leads to is replaced, if it is a link.
+/// Replaces a file. Writes a new file with the same mode in the same folder, makes it durable and renames it.
+/// If the path is a link, its target is replaced.
 pub(crate) fn replace(path: &Path, text: &[u8]) -> std::io::Result<()> {
     replace_with_mode(path, text, None)
 }
 
-/// As [`replace`], with mode 0600, and durable under its name: the folder is made durable too.
+/// As [`replace`], with mode 0600. Makes the folder durable too.
 pub(crate) fn replace_private(path: &Path, text: &[u8]) -> std::io::Result<()> {
     replace_with_mode(path, text, Some(0o600))?;
     match path.parent() {
-        // A name alone stands in the working directory.
+        // A bare file name refers to the working directory.
         Some(folder) if folder.as_os_str().is_empty() => std::fs::File::open(".")?.sync_all(),
         Some(folder) => std::fs::File::open(folder)?.sync_all(),
         None => Ok(()),

@@ -1,4 +1,4 @@
-//! The binary: reads configuration, composes the house, and is the command line.
+//! The binary: parses the command line, reads the configuration and composes the gateway.
 
 mod cli;
 mod commands;
@@ -31,25 +31,26 @@ use cli::{Cli, Command};
 use failure::{FAILED, Failure, USAGE};
 use output::Format;
 
-/// What is allocated by a caller is freed by the writer: few allocators do that well.
+/// The allocator of the process. Callers allocate memory that the writer thread frees; few allocators handle
+/// that pattern well.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// The hidden word by which this program runs itself as a worker.
+/// The hidden argument with which this program starts itself as a worker.
 pub(crate) const WORKER: &str = "__worker";
 
-/// Says something on standard error.
+/// Prints a message on standard error.
 #[expect(
     clippy::print_stderr,
     reason = "hints and errors of the command line go here, and only here"
 )]
 pub(crate) fn note(text: &str) {
-    // Much of it repeats what others said; nothing of that may move a cursor.
+    // The text may repeat foreign output, which must not move the cursor.
     eprintln!("{}", toolbooth_registry::suspicion::visible(text));
 }
 
 fn main() -> ExitCode {
-    // Where this was started as the launcher, this does not come back.
+    // If this process was started as the launcher, this call does not return.
     toolbooth_launcher::entry();
     let mut arguments = std::env::args_os().skip(1);
     match arguments.next() {
@@ -64,7 +65,7 @@ fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) if !error.use_stderr() => {
-            // `--help` and `--version`.
+            // This is the output of `--help` or `--version`.
             let _ = error.print();
             return ExitCode::SUCCESS;
         }
@@ -89,14 +90,14 @@ fn main() -> ExitCode {
     };
     start_tracing(matches!(cli.command, Command::Serve { .. }));
     let runtime = tokio::runtime::Builder::new_multi_thread()
-        // Schemas are judged by recursion; its depth is bounded with this stack in mind.
+        // Schema checks are recursive. Their depth limit assumes this stack size.
         .thread_stack_size(8 << 20)
         .enable_all()
         .build();
     let outcome = match runtime {
         Ok(runtime) => {
             let outcome = runtime.block_on(commands::run(cli));
-            // What blocks outside of our reach must not hold up the end.
+            // Blocking tasks that cannot be cancelled must not delay the exit.
             runtime.shutdown_timeout(std::time::Duration::from_secs(2));
             outcome
         }
@@ -119,7 +120,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Whether the caller wants one JSON document, also where the rest cannot be understood.
+/// Whether the command line requests JSON output, even if the other arguments cannot be parsed.
 fn wants_json() -> bool {
     let arguments: Vec<String> =
         std::env::args_os().map(|argument| argument.to_string_lossy().into_owned()).collect();

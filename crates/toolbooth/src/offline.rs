@@ -1,4 +1,4 @@
-//! The gateway without a store: enough to list tools.
+//! The gateway without a store, which is sufficient to list tools.
 //!
 //! Doc: configuration.md
 
@@ -25,22 +25,22 @@ use crate::settings::{
 use crate::trust::Trusted;
 use crate::{executors, registry_file, retention, secret_shapes};
 
-/// The parts that stand without a store: enough to list tools.
+/// The components that need no store.
 pub(crate) struct OfflineGateway {
     pub(crate) loaded: Trusted,
     pub(crate) worlds: Arc<Worlds>,
     pub(crate) catalogue: Arc<Catalogue>,
-    /// Tools of other sources that the registry file has taken the place of.
+    /// Tools of other sources that the registry file has replaced.
     pub(crate) replaced: Vec<(ToolId, Source)>,
-    /// Ways out that were refused to processes of many calls, by source.
+    /// Connections that were refused to processes of many calls, by source.
     pub(crate) refusals: Vec<(String, ExecutionLog)>,
     pub(crate) executors: Executors,
     pub(crate) upstreams: Upstreams,
-    /// What starts every child.
+    /// Starts every child process.
     pub(crate) launcher: Launcher,
 }
 
-/// Says on standard error what is assumed where there is no configuration.
+/// Prints the defaults in effect on standard error if there is no configuration.
 pub(crate) fn report_assumptions(loaded: &Loaded) {
     if loaded.file.is_none() {
         let (registry, _) = loaded.registry();
@@ -57,8 +57,7 @@ pub(crate) fn report_assumptions(loaded: &Loaded) {
     }
 }
 
-/// Says once what the mode of the lock means, where discovered tools are all accepted or all
-/// quarantined.
+/// Prints the effect of the lock mode once, if it accepts or quarantines all discovered tools.
 pub(crate) fn report_lock(offline: &OfflineGateway) {
     if offline.catalogue.sources().next().is_none() {
         return;
@@ -75,7 +74,7 @@ pub(crate) fn report_lock(offline: &OfflineGateway) {
     }
 }
 
-/// Says how many tools and items were pinned at first use.
+/// Prints how many tools and items were pinned at first use.
 pub(crate) fn report_first_uses(offline: &OfflineGateway) {
     for first in offline.catalogue.take_first_uses() {
         let items =
@@ -90,7 +89,7 @@ pub(crate) fn report_first_uses(offline: &OfflineGateway) {
 }
 
 impl OfflineGateway {
-    /// Everything that needs no store.
+    /// Builds every component that needs no store.
     pub(crate) async fn build(mut loaded: Trusted) -> Result<Self, Failure> {
         let read = loaded.take_read();
         let config = &loaded.config;
@@ -149,7 +148,7 @@ impl OfflineGateway {
         Ok(Self { loaded, worlds, catalogue, replaced, refusals, executors, upstreams, launcher })
     }
 
-    /// The hosts that a source was refused.
+    /// Returns the hosts that a source was refused.
     pub(crate) fn refused_hosts(&self, source: &Source) -> Vec<String> {
         let name = source.to_string();
         let own = self.refusals.iter().filter(|(own, _)| *own == name);
@@ -160,17 +159,17 @@ impl OfflineGateway {
         hosts
     }
 
-    /// Ends what was opened for discovery, where no gateway is built.
+    /// Closes the connections that discovery opened, for commands that build no gateway.
     pub(crate) async fn close(&self) {
         self.executors.close().await;
     }
 }
 
-/// Keeps the names on the wire, so that no name is ever given to another tool or prompt.
+/// Stores the names on the wire, so that no other tool or prompt is given one of them.
 pub(crate) fn remember_names(offline: &OfflineGateway) {
     let world = offline.worlds.now();
     remember(offline, WIRE_NAMES, world.names().given());
-    // Without prompts there is nothing to keep.
+    // Without prompts there are no names to store.
     if !world.prompt_names().given().is_empty() {
         remember(offline, PROMPT_NAMES, world.prompt_names().given());
     }
@@ -180,7 +179,7 @@ fn remember(offline: &OfflineGateway, file: &str, names: &GivenNames) {
     if *names == remembered_names(&offline.loaded, file) {
         return;
     }
-    // Names that are given out are kept, also where nothing was recorded yet.
+    // Assigned names are stored even if nothing was recorded yet.
     if let Err(error) = StoreFolder::create(&offline.loaded.data) {
         tracing::warn!(%error, "the names on the wire cannot be kept");
         return;

@@ -1,4 +1,4 @@
-//! OpenAPI documents in files, JSON or YAML.
+//! Reads OpenAPI documents from JSON or YAML files.
 //!
 //! Doc: importing.md#openapi
 
@@ -11,10 +11,10 @@ use toolbooth_import::{ImportError, openapi};
 use crate::failure::Failure;
 use crate::files;
 
-/// Largest document that is read, in bytes.
+/// The largest accepted document, in bytes.
 const BYTES_MAX: u64 = 32 << 20;
 
-/// Reads a document; `failure` makes a failure of what is wrong with it.
+/// Reads a document; `failure` converts an error message into a failure.
 pub(crate) fn read(path: &Path, failure: impl Fn(String) -> Failure) -> Result<Value, Failure> {
     let text = files::read_within(path, BYTES_MAX).map_err(|error| {
         failure(format!("the file cannot be read: {error}")).at(path.display().to_string())

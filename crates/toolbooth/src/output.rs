@@ -1,4 +1,4 @@
-//! What goes to standard output: one JSON document, or a table for people.
+//! Writes to standard output: one JSON document, or a table for operators.
 //!
 //! Doc: formats.md
 
@@ -7,10 +7,10 @@ use std::io::Write;
 use serde::Serialize;
 use serde_json::Value;
 
-/// In which form a command prints.
+/// The output format of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Format {
-    /// For people.
+    /// A table for operators.
     Table,
     /// One JSON document.
     Json,
@@ -26,26 +26,26 @@ pub(crate) fn json_line(value: &impl Serialize) {
     line(&serde_json::to_string(value).unwrap_or_default());
 }
 
-/// Prints a line. A reader that has gone away is no error of ours.
+/// Prints a line. A closed reader is not an error.
 pub(crate) fn line(text: &str) {
     let mut out = std::io::stdout().lock();
     let _ = writeln!(out, "{text}");
     let _ = out.flush();
 }
 
-/// Prints a line that repeats what others said, with everything invisible written out.
+/// Prints a line that contains foreign text, with invisible characters escaped.
 pub(crate) fn foreign(text: &str) {
     line(&printable(text));
 }
 
-/// Prints text as it is.
+/// Prints text unchanged.
 pub(crate) fn text(text: &str) {
     let mut out = std::io::stdout().lock();
     let _ = out.write_all(text.as_bytes());
     let _ = out.flush();
 }
 
-/// Prints rows under headings, each column as wide as it needs.
+/// Prints rows under headings, each column as wide as its longest cell.
 pub(crate) fn table(headings: &[&str], rows: &[Vec<String>]) {
     let mut widths: Vec<usize> = headings.iter().map(|heading| heading.chars().count()).collect();
     let rows: Vec<Vec<String>> =
@@ -68,14 +68,14 @@ pub(crate) fn table(headings: &[&str], rows: &[Vec<String>]) {
     }
 }
 
-/// A cell without anything that a terminal would act on.
+/// Returns a cell without characters that a terminal would interpret.
 fn printable(cell: &str) -> String {
     let cell: String =
         cell.chars().map(|c| if matches!(c, '\n' | '\r' | '\t') { ' ' } else { c }).collect();
     toolbooth_registry::suspicion::visible(&cell)
 }
 
-/// The text of a JSON value for a cell.
+/// Returns the text of a JSON value for a cell.
 pub(crate) fn cell(value: Option<&Value>) -> String {
     match value {
         None | Some(Value::Null) => String::new(),

@@ -1,6 +1,6 @@
 //! The file of first-use pins in the data folder.
 //!
-//! Decides nothing: what is pinned and what it means is the registry's judgement.
+//! Makes no decisions: the registry decides which pins exist and which effect they have.
 //!
 //! Doc: registry.md#first-use
 
@@ -17,13 +17,13 @@ use toolbooth_store::sqlite::StoreFolder;
 
 use crate::failure::{Failure, OUT_OF_REACH, USAGE};
 
-/// The pins, in the format of the lock file.
+/// The name of the pin file, which has the format of the lock file.
 pub(crate) const PINS: &str = "tools.pins.json";
-/// Held by the process that changes the pins.
+/// The name of the lock that a process holds while it changes the pins.
 const PINS_LOCK: &str = "tools.pins.lock";
-/// How long another process may hold the pins.
+/// The longest wait for a process that holds the pins.
 const LOCK_PATIENCE: Duration = Duration::from_secs(5);
-/// How often it is tried to get hold of them.
+/// The interval between attempts to lock the pins.
 const LOCK_RETRY: Duration = Duration::from_millis(10);
 
 /// The file of first-use pins.
@@ -33,19 +33,19 @@ pub(crate) struct PinFile {
 }
 
 impl PinFile {
-    /// The pins of a data folder.
+    /// Returns the pin file of a data folder.
     pub(crate) fn of(data: &Path) -> Self {
         Self { folder: data.to_owned() }
     }
 
-    /// Where the pins are.
+    /// Returns the path of the pin file.
     pub(crate) fn path(&self) -> PathBuf {
         self.folder.join(PINS)
     }
 
-    /// Reads the pins; `None` where nothing was ever pinned.
+    /// Reads the pins; `None` if the file does not exist.
     ///
-    /// A file that cannot be read is an error: it must not be taken for a first use.
+    /// An unreadable file is an error, because it must not count as a first use.
     pub(crate) fn read(&self) -> Result<Option<LockFile>, Failure> {
         let shown = self.path().display().to_string();
         let text = match crate::files::read(&self.path()) {
@@ -68,8 +68,8 @@ impl PinFile {
         })
     }
 
-    /// Changes the pins, one process at a time: reads them, changes them, and writes them back
-    /// durably. Where `must_exist` is set, a file that is gone is an error.
+    /// Changes the pins under a lock between processes: reads, changes and durably writes them. If
+    /// `must_exist` is set, a missing file is an error.
     pub(crate) fn change<T>(
         &self,
         must_exist: bool,
@@ -77,7 +77,7 @@ impl PinFile {
     ) -> Result<(LockFile, T), Failure> {
         StoreFolder::create(&self.folder)
             .map_err(|error| self.cannot_write(&with_causes(&error)))?;
-        // Released when it is closed, also where this process dies.
+        // Closing the file releases the lock, also if this process dies.
         let _held = self.hold()?;
         let before = self.read()?;
         if before.is_none() && must_exist {
@@ -127,7 +127,8 @@ impl PinStore for PinFile {
     async fn pin(&self, listing: FirstListing) -> Result<Pinned, PinError> {
         let pins = self.clone();
         let pinning = tokio::task::spawn_blocking(move || {
-            // Pins that this process knows and that are gone were removed while it runs.
+            // If this process knows pins but the file is missing, the file was removed while the process
+            // runs.
             let known = listing.known.sources_seen() > 0 || !listing.known.is_empty();
             pins.change(known, |kept| {
                 let pinned = listing.added_to(std::mem::take(kept));
@@ -193,7 +194,7 @@ mod tests {
         assert_eq!(pinned.tools.len(), 1);
         let mode = std::fs::metadata(one.path()).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
-        // Another process, which has not seen these pins yet.
+        // This process has not read these pins yet.
         let other = two.pin(listing("s", "Reads, and mails.", &none)).await.unwrap();
         assert!(other.tools.is_empty() && other.pins == pinned.pins);
         let more = two.pin(listing("t", "Reads.", &none)).await.unwrap();
@@ -205,7 +206,7 @@ mod tests {
     async fn processes_at_once_lose_no_pin() {
         let folder = tempfile::tempdir().unwrap();
         let pins = PinFile::of(folder.path());
-        // Two threads of one process cannot make the folder at once; two processes can.
+        // Two threads of one process cannot create the folder at the same time; two processes can.
         StoreFolder::create(folder.path()).unwrap();
         let names: Vec<String> = (0..16).map(|n| format!("s{n}")).collect();
         let pinning: Vec<_> = names

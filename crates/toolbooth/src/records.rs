@@ -1,4 +1,4 @@
-//! Opens the records: for a gateway that writes them, and for people who read them.
+//! Opens the records: for a gateway that writes them, and for operators who read them.
 //!
 //! Doc: records.md#stores
 
@@ -26,9 +26,9 @@ use crate::config::{self, Config, Loaded};
 use crate::failure::{FAILED, Failure, OUT_OF_REACH};
 use crate::trust::Trusted;
 
-/// How many events a checkpoint covers at most, where nothing is said.
+/// The default maximum number of events of a checkpoint.
 const CHECKPOINT_EVENTS: u64 = 1_000;
-/// How old the oldest event that no checkpoint covers becomes, where nothing is said.
+/// The default maximum age of the oldest event without a checkpoint.
 const CHECKPOINT_INTERVAL_MS: u64 = 5_000;
 
 /// A store that is open for writing.
@@ -45,7 +45,7 @@ impl Records {
     }
 }
 
-/// When checkpoints are signed.
+/// Returns the conditions under which a checkpoint is signed.
 pub(crate) fn due(config: &Config) -> Due {
     let audit = &config.audit;
     let age = audit.checkpoint_interval_ms.unwrap_or(CHECKPOINT_INTERVAL_MS);
@@ -55,7 +55,7 @@ pub(crate) fn due(config: &Config) -> Due {
     }
 }
 
-/// A secret of the configuration that is a key. Looking it up may take a while.
+/// Reads a key from a secret of the configuration. The lookup can be slow.
 async fn key(loaded: &Loaded, reference: &SecretRef, place: &str) -> Result<[u8; 32], Failure> {
     let location = crate::executors::location(loaded, &reference.secret_ref);
     let looking = tokio::task::spawn_blocking(move || secrets::resolve_key(&location));
@@ -72,7 +72,7 @@ async fn signer(loaded: &Loaded) -> Result<Option<Signer>, Failure> {
     }
 }
 
-/// The URL of a store for several replicas, where the configuration names one.
+/// Returns the URL of a store for several replicas, if the configuration contains one.
 async fn url(loaded: &Loaded) -> Result<Option<SecretString>, Failure> {
     let Some(url) = &loaded.config.store.url else { return Ok(None) };
     let url = crate::executors::setting(loaded, url);
@@ -162,7 +162,7 @@ async fn open_postgres(
     for reference in &loaded.config.store.older_digest_keys {
         older_digest_keys.push(key(loaded, reference, "store.older_digest_keys").await?);
     }
-    // What is this replica's own is in its data folder.
+    // The own data of this replica is in its data folder.
     let folder =
         StoreFolder::create(&loaded.data).map_err(|error| Failure::store(with_causes(&error)))?;
     let signer = match signer {
@@ -170,7 +170,7 @@ async fn open_postgres(
         None => folder.signer().map_err(|error| Failure::store(with_causes(&error)))?,
     };
     let kept = match folder.kept_checkpoint() {
-        // Whoever takes the database as it is needs no checkpoint for it.
+        // Accepting a restored database does not require a readable checkpoint.
         Err(sqlite::OpenError::Note { .. }) if accept_restored => None,
         kept => kept.map_err(|error| opening_failed(&error, true))?,
     };
@@ -211,7 +211,7 @@ fn opening_failed(error: &(dyn std::error::Error + 'static), rolled_back: bool) 
     )
 }
 
-/// Hands a checkpoint outside: a line of the log, and the file that the configuration names.
+/// Publishes a checkpoint: writes it to the program log and to the file that the configuration names.
 pub(crate) fn hand_outside(loaded: &Loaded, note: Option<&str>) {
     let Some(note) = note else { return };
     if let Ok(checkpoint) = Checkpoint::of_note(note) {
@@ -242,7 +242,7 @@ pub(crate) fn hand_outside(loaded: &Loaded, note: Option<&str>) {
     }
 }
 
-/// For what only the embedded store has; servers have tools of their own.
+/// Rejects commands that only the embedded store supports; database servers have tools of their own.
 pub(crate) fn only_sqlite(loaded: &Loaded) -> Result<(), Failure> {
     if loaded.config.store.url.is_none() {
         return Ok(());
@@ -253,16 +253,16 @@ pub(crate) fn only_sqlite(loaded: &Loaded) -> Result<(), Failure> {
     ))
 }
 
-/// Where the records are, for people.
+/// Returns the location of the records for messages.
 pub(crate) fn place(loaded: &Loaded) -> String {
     match &loaded.config.store.url {
-        // A URL may hold a password.
+        // A URL can contain a password.
         Some(_) => "the database of `store.url`".to_owned(),
         None => loaded.data.display().to_string(),
     }
 }
 
-/// Opens the store for reading, or another one (a folder or a URL); `None` where nothing was ever
+/// Opens the configured store for reading, or another one (a folder or a URL); `None` if nothing was ever
 /// recorded.
 pub(crate) async fn reads(
     loaded: &Loaded,
@@ -305,13 +305,13 @@ fn folder_reads(folder: &Path) -> Result<Option<Arc<dyn LedgerReads>>, Failure> 
     Ok(Some(Arc::new(reads)))
 }
 
-/// The newest checkpoint that was kept in the data folder, for verification: a store that lacks it
-/// was put back.
+/// Returns the newest checkpoint in the data folder, for verification. A store without it was restored from a
+/// backup.
 pub(crate) fn kept_note(loaded: &Loaded) -> Option<String> {
     std::fs::read_to_string(loaded.data.join("checkpoint.note")).ok()
 }
 
-/// The digest keys of this gateway's store, where they are there.
+/// Returns the digest keys of this gateway's store, if they exist.
 pub(crate) async fn own_digester(loaded: &Loaded) -> Result<Option<Digester>, Failure> {
     let store = &loaded.config.store;
     if let (Some(_), Some(reference)) = (&store.url, &store.digest_key) {
@@ -331,7 +331,7 @@ pub(crate) async fn own_digester(loaded: &Loaded) -> Result<Option<Digester>, Fa
     Ok(Some(digester))
 }
 
-/// The public key of this gateway, where it has signed or is configured to sign.
+/// Returns the public key of this gateway, if it has signed or is configured to sign.
 pub(crate) async fn own_key(loaded: &Loaded) -> Result<Option<String>, Failure> {
     if let Some(signer) = signer(loaded).await? {
         return Ok(Some(signer.verifier().to_string()));
@@ -345,27 +345,27 @@ pub(crate) async fn own_key(loaded: &Loaded) -> Result<Option<String>, Failure> 
     Ok(Some(signer.verifier().to_string()))
 }
 
-/// Whether the store lacks the newest checkpoint that was kept in the data folder.
+/// Whether the store lacks the newest checkpoint in the data folder.
 pub(crate) async fn is_rolled_back(loaded: &Loaded) -> Result<bool, Failure> {
     let Some(note) = kept_note(loaded) else { return Ok(false) };
-    // What a broken file says of the store cannot be told.
+    // With a damaged checkpoint file, the state of the store is unknown, so it counts as rolled back.
     let Ok(kept) = Checkpoint::of_note(&note) else { return Ok(true) };
     let Some(reads) = reads(loaded, None).await? else { return Ok(true) };
     let heads = reads.heads().await.map_err(|error| Failure::store(error.to_string()))?;
     Ok(!heads.iter().any(|head| head.writer == kept.writer && head.size >= kept.size))
 }
 
-/// The records, as the operator whom this machine's user is.
+/// Returns the records with operator rights for the user of this machine.
 pub(crate) fn operations(reads: Arc<dyn LedgerReads>) -> Result<Operations, Failure> {
-    // Whoever can read the data folder is the operator.
+    // A user who can read the data folder is the operator.
     let operator = Authorizer::new(FeatureFlags::default())
         .operator(&toolbooth_server::auth::local_user())
         .map_err(|denial| Failure::new(FAILED, "policy-denied", denial.reason))?;
     Ok(Operations::new(reads, operator))
 }
 
-/// What the records use of the room that they may take, in words; nothing for PostgreSQL, whose disk
-/// is bounded at its server.
+/// Returns the used and the permitted space of the records as text. `None` for PostgreSQL, whose disk is
+/// bounded at its server.
 pub(crate) fn space(loaded: &Loaded) -> Result<Option<String>, Failure> {
     if loaded.config.store.url.is_some() || !loaded.data.exists() {
         return Ok(None);

@@ -1,4 +1,4 @@
-//! The registry file of a configuration.
+//! Reads the registry file of a configuration.
 //!
 //! Doc: registry.md
 
@@ -7,7 +7,7 @@ use toolbooth_registry::file;
 use crate::config::Loaded;
 use crate::failure::Failure;
 
-/// Reads the registry file where there is one.
+/// Reads the registry file; `None` if it does not exist.
 pub(crate) fn read(loaded: &Loaded) -> Result<Option<(String, Vec<u8>)>, Failure> {
     let (path, named) = loaded.registry();
     let shown = path.display().to_string();
@@ -21,7 +21,7 @@ pub(crate) fn read(loaded: &Loaded) -> Result<Option<(String, Vec<u8>)>, Failure
     }
 }
 
-/// The registry file was refused.
+/// Returns the failure for a rejected registry file.
 pub(crate) fn rejected(rejected: &file::Rejected) -> Failure {
     let place = rejected
         .findings

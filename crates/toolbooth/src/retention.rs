@@ -1,4 +1,4 @@
-//! Which records `[retention]` keeps, and for how long.
+//! Converts `[retention]` into the records to remove.
 //!
 //! Doc: records.md#retention
 
@@ -8,7 +8,7 @@ use crate::config::Loaded;
 use crate::failure::Failure;
 use crate::times::time;
 
-/// Which records `[retention]` has removed, and from before when.
+/// Returns the kinds of records that `[retention]` removes, each with the time before which it does.
 pub(crate) fn retained(loaded: &Loaded) -> Result<Vec<(PruneKind, String)>, Failure> {
     let retention = &loaded.config.retention;
     let kinds = [

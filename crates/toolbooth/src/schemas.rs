@@ -1,4 +1,4 @@
-//! The JSON Schemas of everything that is public, for `docs/schemas`.
+//! The JSON Schemas of all public types, for `docs/schemas`.
 //!
 //! Doc: formats.md#schemas
 
@@ -14,7 +14,7 @@ use toolbooth_registry::lock::LockFile;
 
 use crate::config::Config;
 
-/// Every schema under the name of its file.
+/// Returns every schema under the name of its file.
 pub(crate) fn all() -> Value {
     fn of<T: JsonSchema>() -> Value {
         schema_for!(T).to_value()

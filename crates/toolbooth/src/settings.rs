@@ -1,4 +1,4 @@
-//! What a configuration means for the parts of a gateway: policy, bounds, what is kept, approvals, names.
+//! Converts the configuration into settings of the gateway: policy, bounds, retention, approvals, names.
 //!
 //! Doc: configuration.md
 
@@ -18,13 +18,13 @@ use crate::config::lock::LockMode;
 use crate::config::{Config, Loaded, LockUse};
 use crate::failure::Failure;
 
-/// The file that remembers names on the wire.
+/// The file that stores names on the wire.
 pub(crate) const WIRE_NAMES: &str = "wire-names.json";
 
-/// The file that remembers the names of prompts on the wire.
+/// The file that stores the names of prompts on the wire.
 pub(crate) const PROMPT_NAMES: &str = "prompt-names.json";
 
-/// Settings of discovered tools that no contract could have.
+/// Rejects settings of discovered tools that a contract cannot have.
 pub(crate) fn check_defaults(config: &Config) -> Result<(), Failure> {
     let named = |kind: &str, name: &str| format!("{kind}.{name}");
     let reserved = [
@@ -121,12 +121,12 @@ pub(crate) fn limits(config: &Config) -> Limits {
     }
 }
 
-/// What is kept of payloads.
+/// Returns the retention of payloads.
 pub(crate) fn retention(config: &Config) -> PayloadRetention {
     let logs = config.audit.tools.iter().map(|(tool, level)| (tool.clone(), *level));
     let receipts = &config.receipts;
     let kept = receipts.tools.iter().map(|(tool, own)| (tool.clone(), *own));
-    // What a read gives stands in the receipt that it reads.
+    // The result of a read is already in the receipt that it reads.
     let read = ToolPattern::try_from(READ_RESULT.to_owned()).ok();
     let logs = logs.chain(read.clone().map(|read| (read, LogLevel::Digest)));
     let kept = kept.chain(read.map(|read| (read, Results::Digest)));
@@ -141,7 +141,7 @@ pub(crate) fn retention(config: &Config) -> PayloadRetention {
         .with_intent(proxy.intent, intents.collect())
 }
 
-/// Permissions whose requirement is not there.
+/// Returns the permissions with an unmet requirement.
 pub(crate) fn unmet(config: &Config) -> BTreeMap<String, String> {
     let there = |requirement: &str| match requirement.split_once('.') {
         Some(("servers", name)) => {
@@ -162,7 +162,7 @@ pub(crate) fn unmet(config: &Config) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// By what discovered tools are judged: the lock, and two settings.
+/// Returns the rules for discovered tools: the lock, and two settings.
 pub(crate) fn approvals(loaded: &Loaded) -> Result<Approvals, Failure> {
     let discovery = &loaded.config.discovery;
     Ok(Approvals {
@@ -172,8 +172,8 @@ pub(crate) fn approvals(loaded: &Loaded) -> Result<Approvals, Failure> {
     })
 }
 
-/// Reads the lock file, or the pins, as the mode says. One that cannot be read approves nothing,
-/// so nothing starts with it.
+/// Reads the lock file or the pins, depending on the mode. An unreadable file approves nothing and stops the
+/// start.
 pub(crate) fn read_lock(loaded: &Loaded) -> Result<Lock, Failure> {
     match loaded.lock_mode() {
         LockMode::Off => Ok(Lock::Off),
@@ -195,8 +195,8 @@ pub(crate) fn read_lock(loaded: &Loaded) -> Result<Lock, Failure> {
     }
 }
 
-/// Refuses first-use pins for a store that replicas share: each replica would pin what its own
-/// first listing says.
+/// Rejects first-use pins for a store that replicas share, because each replica would pin its own first
+/// listing.
 pub(crate) fn check_replicas(loaded: &Loaded) -> Result<(), Failure> {
     if loaded.config.store.url.is_none() {
         return Ok(());
@@ -213,7 +213,7 @@ pub(crate) fn check_replicas(loaded: &Loaded) -> Result<(), Failure> {
     ))
 }
 
-/// Reads the lock file; `None` where there is none.
+/// Reads the lock file; `None` if it does not exist.
 pub(crate) fn read_lock_file(loaded: &Loaded) -> Result<Option<LockFile>, Failure> {
     let path = loaded.lock();
     let shown = path.display().to_string();
@@ -233,12 +233,12 @@ pub(crate) fn read_lock_file(loaded: &Loaded) -> Result<Option<LockFile>, Failur
     }
 }
 
-/// The names on the wire that were given so far, and how further ones are made.
+/// Returns the names on the wire that were assigned so far, and the rule for further ones.
 pub(crate) fn wire_names(loaded: &Loaded) -> Result<WireNames, Failure> {
     kept_names(loaded, WIRE_NAMES)
 }
 
-/// The names that a file keeps, and how further ones are made.
+/// Returns the names that a file stores, and the rule for further ones.
 pub(crate) fn kept_names(loaded: &Loaded, file: &str) -> Result<WireNames, Failure> {
     let config = &loaded.config;
     let (naming, prefix) = (config.mcp.names, config.mcp.prefix);
@@ -252,7 +252,7 @@ pub(crate) fn kept_names(loaded: &Loaded, file: &str) -> Result<WireNames, Failu
 
 pub(crate) fn remembered_names(loaded: &Loaded, file: &str) -> GivenNames {
     let path = loaded.data.join(file);
-    // At first start there is none.
+    // At the first start the file does not exist.
     let Ok(text) = crate::files::read(&path) else { return GivenNames::default() };
     GivenNames::read(&text).unwrap_or_else(|| {
         tracing::warn!("the names on the wire are given anew, their file cannot be read");

@@ -1,4 +1,4 @@
-//! Questions on the terminal.
+//! Asks questions on the terminal.
 //!
 //! Doc: importing.md#questions
 
@@ -6,10 +6,10 @@ use std::io::{BufRead, IsTerminal, Read};
 
 use crate::output::Format;
 
-/// Most bytes of an answer that are read.
+/// The largest answer that is read, in bytes.
 const ANSWER_BYTES_MAX: u64 = 64;
 
-/// Whether somebody is there who sees a question and can answer it.
+/// Whether a user can see a question and answer it.
 pub(crate) fn can_ask(format: Format) -> bool {
     let terminal = std::io::stdin().is_terminal()
         && std::io::stdout().is_terminal()
@@ -17,7 +17,7 @@ pub(crate) fn can_ask(format: Format) -> bool {
     terminal && !format.is_json()
 }
 
-/// Asks a question; no answer is a no.
+/// Asks a question; without an answer the result is `false`.
 pub(crate) fn confirm(question: &str) -> bool {
     crate::note(&format!("{question} [y/N]"));
     let mut answer = String::new();

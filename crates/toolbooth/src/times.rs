@@ -1,8 +1,8 @@
-//! Times as people give them.
+//! Parses times of the command line.
 
 use crate::failure::Failure;
 
-/// A time: RFC 3339, or so long ago.
+/// Parses a time: RFC 3339, or a duration before now.
 pub(crate) fn time(given: Option<&str>, option: &str) -> Result<Option<String>, Failure> {
     let Some(given) = given else { return Ok(None) };
     let wrong = || {

@@ -1,7 +1,7 @@
 //! Shows Toolbooth's crates as a library in another program.
 //!
-//! Uses contracts, registry, policy, audit and proxy, with an executor of its own and the records
-//! in memory. No server, no MCP, no files.
+//! Uses contracts, registry, policy, audit and proxy, with its own executor and in-memory records. It needs
+//! no server, no MCP and no files.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

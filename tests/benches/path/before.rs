@@ -1,5 +1,5 @@
-//! What the releases that are compared call differently: the release before the path kept one copy of
-//! the arguments and of the result (f742264).
+//! Makes the calls whose API differs in the earlier release, before the path kept one copy of the arguments
+//! and of the result (f742264).
 
 use std::sync::Arc;
 

@@ -3,7 +3,7 @@
 //! Calls are small, or have a megabyte of arguments and of result. Each run prints one measurement
 //! as a line of JSON, so that two releases can take turns.
 //!
-//! `cargo xtask compare-path REVISION` builds this beside an earlier release, and prints ratios.
+//! `cargo xtask compare-path REVISION` builds this next to an earlier release, and prints ratios.
 #![allow(missing_docs)]
 
 #[path = "release.rs"]
@@ -26,7 +26,7 @@ use toolbooth_registry::{RegisteredTool, Source, ToolRegistry};
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Returns the text of its arguments.
+/// A tool that returns the text of its arguments.
 struct Echo;
 
 #[async_trait]
@@ -56,14 +56,14 @@ fn proxy() -> ToolProxy {
     release::proxy(registry, Arc::new(MemoryLedger::new("bench", &[7; 32], &now)), Arc::new(Echo))
 }
 
-/// Processor time of this process so far.
+/// Returns the processor time that this process has used.
 fn cpu() -> Duration {
     let text = std::fs::read_to_string("/proc/self/schedstat").expect("the kernel tells");
     let nanos = text.split(' ').next().and_then(|word| word.parse().ok()).expect("a number");
     Duration::from_nanos(nanos)
 }
 
-/// Prose of `bytes` bytes, so that texts are neither uniform nor random.
+/// Returns prose of `bytes` bytes, so that texts are neither uniform nor random.
 fn prose(bytes: usize) -> String {
     let words =
         ["invoice ", "of the ", "second ", "quarter, ", "paid by ", "transfer ", "on time. "];
@@ -80,12 +80,12 @@ fn prose(bytes: usize) -> String {
 
 fn main() {
     let words: Vec<String> = std::env::args().collect();
-    // `cargo bench` adds an argument of its own.
+    // `cargo bench` adds its own argument.
     let Some([what, seconds]) = words.get(1..3) else {
         println!("the path: small|large SECONDS");
         return;
     };
-    // The ledger in memory only grows, so each batch of calls gets a new one.
+    // The ledger in memory only grows, so each batch of calls uses a new one.
     let (bytes, calls_each) = match what.as_str() {
         "small" => (80, 20_000),
         "large" => (1_000_000, 50),

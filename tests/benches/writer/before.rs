@@ -1,4 +1,4 @@
-//! What the releases that are compared call differently: the release before the records were rebuilt (c04b9da).
+//! Makes the calls whose API differs in the earlier release, before the records were rebuilt (c04b9da).
 
 use std::path::Path;
 use std::sync::Arc;

@@ -3,7 +3,7 @@
 //! 64 callers make two durable commits for each call, without the path. Each run prints one
 //! measurement as a line of JSON, so that two releases can take turns.
 //!
-//! `cargo xtask compare-records REVISION` builds this beside an earlier release, and prints ratios.
+//! `cargo xtask compare-records REVISION` builds this next to an earlier release, and prints ratios.
 #![allow(missing_docs)]
 
 #[path = "release.rs"]
@@ -55,7 +55,7 @@ macro_rules! claim_request {
 use claim_request;
 
 const CALLERS: usize = 64;
-/// The time before the measurement, while connections, files and caches come up.
+/// The time before the measurement, in which connections, files and caches become ready.
 const WARM: Duration = Duration::from_secs(1);
 
 /// The parts that are the same for every call.
@@ -112,7 +112,7 @@ impl Call {
         }
     }
 
-    /// A claim request with new ids.
+    /// Returns a claim request with new ids.
     fn claim(&self, clock: &SystemClock) -> ClaimRequest {
         let (call_id, receipt_id) = (SystemIds.next(), SystemIds.next());
         let at = clock.now();
@@ -125,7 +125,7 @@ impl Call {
         claim
     }
 
-    /// The settlement of a claim.
+    /// Returns the settlement of a claim.
     fn settlement(&self, claim: Claim, call_id: String, clock: &SystemClock) -> Settlement {
         let at = clock.now();
         let mut terminal = self.terminal.clone();
@@ -177,7 +177,7 @@ impl Call {
         [claimed, began.elapsed()]
     }
 
-    /// CPU seconds to make the requests of one call, without a ledger.
+    /// Returns the CPU seconds for creating the requests of one call, without a ledger.
     fn making(&self) -> f64 {
         const CALLS: u32 = 30_000;
         let (clock, used) = (SystemClock::default(), cpu());
@@ -190,7 +190,7 @@ impl Call {
     }
 }
 
-/// CPU seconds that this process has used so far.
+/// Returns the CPU seconds that this process has used.
 fn cpu() -> f64 {
     const TICKS_A_SECOND: f64 = 100.0;
     let stat = std::fs::read_to_string("/proc/self/stat").expect("stat");

@@ -1,4 +1,4 @@
-//! Tests the form of answers over HTTP: JSON, or a stream if notifications come before them.
+//! Tests the form of responses over HTTP: JSON, or a stream if notifications precede them.
 //!
 //! Path: 10. Doc: front-doors.md#answers
 
@@ -87,7 +87,7 @@ fn an_answer_is_a_stream_from_the_first_progress_on() {
         let last = std::iter::from_fn(|| answer.event()).last().unwrap();
         assert_eq!(text(&last), "done k", "the answer is the last");
 
-        // A client that does not accept events gets only the answer.
+        // A client that does not accept events receives only the response.
         let sent = call(is_modern, &session, "application/json", &params);
         let mut actor = stage.next();
         (0..3).for_each(|_| actor.go());

@@ -13,18 +13,18 @@ use toolbooth_tests::{Gateway, Place};
 
 use super::{code, staged, text, until};
 
-/// Parameters of a call that waits for the test; `key` is its call id too.
+/// Returns parameters of a call that waits for the test; `key` is also its call id.
 fn waiting(key: &str) -> Value {
     json!({ "name": "stage_wait", "arguments": { "key": key }, "_meta": { "toolbooth/callId": key } })
 }
 
-/// Parameters of a call that reports steps.
+/// Returns parameters of a call that reports steps.
 fn steps(key: &str, token: Value, first: u64, last: u64) -> Value {
     json!({ "name": "stage_steps", "arguments": { "key": key, "first": first, "last": last },
         "_meta": { "progressToken": token } })
 }
 
-/// The code and the terminal event of a call, once there are records of it.
+/// Returns the code and the terminal event of a call, once it has records.
 fn recorded(place: &Place, call: &str) -> (Value, Value, usize) {
     until("the call has records", || !place.records(call).logs.is_empty());
     // They are written together, but read one after the other.
@@ -51,7 +51,7 @@ fn an_id_in_use_is_refused_and_its_request_goes_on_over_http() {
         let duplicate = duplicate.json();
         assert_eq!((code(&duplicate), &duplicate["id"]), (-32_600, &json!(1)), "{duplicate}");
     }
-    // The id "1" is not the id 1, and another session has ids of its own.
+    // The id "1" differs from the id 1, and another session has its own ids.
     assert_eq!(session.post(&request("1", "ping", json!({}))).answer().status, 200);
     let other = Session::begin(&gateway);
     assert_eq!(other.post(&request(1, "ping", json!({}))).answer().status, 200);
@@ -82,7 +82,7 @@ fn an_id_in_use_is_refused_and_its_request_goes_on_over_stdio() {
         let _twin = peer.begin(1, "tools/list", json!({}));
         let (Peer::ModernPipe(pipe) | Peer::LegacyPipe(pipe)) = &mut peer else { continue };
         let refused = pipe.message().unwrap();
-        // An error with this id would pass for the answer to the first request.
+        // A client would treat an error with this id as the response to the first request.
         assert_eq!((code(&refused), &refused["id"]), (-32_600, &Value::Null), "{refused}");
         let text_id = peer.ask("1", "tools/list", json!({}));
         assert!(text_id["result"]["tools"].is_array(), "{text_id}");
@@ -128,8 +128,8 @@ fn progress_comes_in_order_before_the_answer_and_never_after_it() {
     }
 }
 
-/// The answer of a call whose tool reports the progress `late` after it. The report may overtake
-/// the answer on its way to the gateway; otherwise it is dropped.
+/// Returns the response of a call of which the tool reports the progress `late` after it. The report can
+/// reach the gateway before the response; otherwise it is dropped.
 fn answer_after(peer: &mut Peer, pending: &mut Pending, late: f64) -> Value {
     let message = peer.next(pending);
     if message["params"]["progress"].as_f64() == Some(late) { peer.next(pending) } else { message }
@@ -233,7 +233,7 @@ fn cancelling_what_is_not_in_progress_changes_nothing() {
     let gateway = place.serve();
     for mut peer in Peer::all(&place, &gateway) {
         if matches!(peer, Peer::ModernHttp(_)) {
-            continue; // There the end of the stream cancels, and the notification has no effect.
+            continue; // In this case the end of the stream cancels, and the notification has no effect.
         }
         let pending = peer.begin(1, "tools/call", waiting(peer.name()));
         let mut actor = stage.next();
@@ -281,7 +281,7 @@ fn a_cancellation_that_races_with_the_answer_harms_nothing() {
                 actor.go();
             }
         }
-        // Each call has exactly one end, and the client is still served.
+        // Each call ends exactly once, and the client is still served.
         peer.assert_served("races");
         for round in 0..20 {
             let (error, event, receipts) =
@@ -326,7 +326,7 @@ fn the_body_of_a_call_whose_client_hung_up_stays_in_the_budget() {
     let sent = session.post_padded(&request(1, "tools/call", waiting("held")), LARGE);
     let mut actor = stage.next();
     wait_until_closed(&gateway, sent.hang_up());
-    // The call goes on, and its bytes stay in the budget.
+    // The call continues, and its bytes remain in the budget.
     let ping = request(2, "ping", json!({}));
     assert_eq!(session.post_padded(&ping, LARGE).answer().status, 503);
     actor.go();
@@ -354,7 +354,7 @@ fn a_client_that_hangs_up_cancels_in_the_modern_era_only() {
     assert_eq!(actor.line(), "cancelled");
     assert_cancelled(&place, "modern");
 
-    // The same after the stream has begun.
+    // The same check follows for a stream that has begun.
     let session_params = steps("streamed legacy", json!("t"), 1, 2);
     let mut answers = Vec::new();
     for (key, is_modern) in [("streamed legacy", false), ("streamed modern", true)] {

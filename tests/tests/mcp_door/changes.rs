@@ -1,4 +1,4 @@
-//! Tests the notifications of changes: each client gets those of its own view only.
+//! Tests the notifications of changes: each client receives only those of its own view.
 //!
 //! Path: 10. Doc: front-doors.md#changes
 
@@ -13,7 +13,7 @@ use super::{code, until};
 const ID: &str = "io.modelcontextprotocol/subscriptionId";
 const TOOLS: &str = "notifications/tools/list_changed";
 
-/// Tools with their descriptions.
+/// Returns a registry of tools with these descriptions.
 fn registry(tools: &[(&str, &str)]) -> String {
     let tools: Vec<Value> = tools
         .iter()
@@ -25,7 +25,7 @@ fn registry(tools: &[(&str, &str)]) -> String {
     json!({ "version": "1.0.0", "tools": tools }).to_string()
 }
 
-/// A place in which `os.hidden` is denied to every caller and the whitelist excludes `other.*`.
+/// Returns a place in which `os.hidden` is denied to every caller and the whitelist excludes `other.*`.
 fn place() -> Place {
     let place = Place::new();
     place
@@ -38,8 +38,8 @@ fn place() -> Place {
     place
 }
 
-/// Writes a registry, and waits until the gateway has read it. Then a call of the new tool
-/// `other.NEW` is denied by policy, no longer unknown.
+/// Writes a registry, and waits until the gateway has read it. Then a call of the new tool `other.NEW` is
+/// denied by policy and not unknown.
 fn publish(place: &Place, gateway: &Gateway, new: &str, tools: &[(&str, &str)]) {
     let new = format!("other.{new}");
     let mut all = tools.to_vec();
@@ -57,7 +57,7 @@ fn listen(gateway: &Gateway, id: impl Into<Value>, notifications: Value) -> Answ
     post_modern(&gateway.address, &message).answer()
 }
 
-/// All messages of a stream until its end.
+/// Returns all messages of a stream until its end.
 fn rest(mut stream: Answer) -> Vec<Value> {
     std::iter::from_fn(|| stream.event()).collect()
 }

@@ -1,4 +1,4 @@
-//! Tests cursors of listings: valid for the listing that issued them, refused elsewhere.
+//! Tests cursors of listings: valid for the listing that issued them, rejected for others.
 //!
 //! Path: 1. Doc: front-doors.md#cursors
 
@@ -13,7 +13,7 @@ use super::code;
 const LISTINGS: [&str; 4] =
     ["tools/list", "prompts/list", "resources/list", "resources/templates/list"];
 
-/// A place with more tools than one page holds.
+/// Returns a place with more tools than one page holds.
 fn large() -> Place {
     let place = Place::new();
     let tools: Vec<Value> = (0..600)

@@ -31,7 +31,7 @@ fn place() -> Place {
     place
 }
 
-/// Calls a tool with changed headers, of which `None` leaves one out. Returns status and answer.
+/// Calls a tool with changed headers; `None` removes a header. Returns status and response.
 fn tried(
     gateway: &Gateway,
     name: &str,
@@ -169,12 +169,12 @@ fn annotated_parameters_agree_with_their_headers() {
         let (status, answer) = tried(&gateway, "os_open", arguments, &changed);
         assert_eq!((status, code(&answer)), (400, -32_020), "{of}: {answer}");
     }
-    // What takes events only is told by the status too.
+    // For a client that accepts only events, the status also reports the error.
     let events = ("Accept", Some("text/event-stream"));
     let wrong = [right[0], ("Mcp-Param-Count", Some("4")), right[2], events];
     let (status, answer) = tried(&gateway, "os_open", &all, &wrong);
     assert_eq!((status, code(&answer)), (400, -32_020), "{answer}");
-    // A call that is refused so is recorded.
+    // Such a refused call is recorded.
     let (logs, _) = place.json(&["logs", "query", "--code", "invalid-args"]);
     let tools: Vec<&Value> =
         logs["logs"].as_array().unwrap().iter().map(|log| &log["toolName"]).collect();
@@ -246,7 +246,7 @@ fn headers_of_a_notification_agree_with_it_too() {
     }
 }
 
-/// The status, the head without its date, and the body of an answer.
+/// Returns the status, the head without its date, and the body of a response.
 fn whole(
     gateway: &Gateway,
     name: &str,

@@ -1,4 +1,4 @@
-//! Tests invalid and odd messages: each gets its JSON-RPC error, and the next message is served.
+//! Tests invalid and odd messages: each receives its JSON-RPC error, and the next message is served.
 //!
 //! Path: 1. Doc: front-doors.md#messages
 
@@ -13,7 +13,7 @@ use super::code;
 
 const DEPTH: usize = 100_000;
 
-/// A call in one era, with the given JSON as its arguments.
+/// Returns a call in one era, with the given JSON as its arguments.
 fn call(is_modern: bool, arguments: &str) -> Vec<u8> {
     let params = json!({ "name": "calculator", "arguments": "HERE" });
     let message =
@@ -25,7 +25,7 @@ fn deep(inside: &str) -> String {
     format!("{}{inside}{}", "[".repeat(DEPTH), "]".repeat(DEPTH))
 }
 
-/// A name, the bytes, the code of the answer, and its id.
+/// Returns for each case a name, the bytes, the code of the response, and its id.
 fn malformed() -> Vec<(&'static str, Vec<u8>, i64, Value)> {
     let text = |text: &str| text.as_bytes().to_vec();
     vec![
@@ -228,12 +228,12 @@ fn a_message_that_is_too_long_is_refused_by_its_id() {
                     "tools/call",
                     json!({ "name": "calculator", "arguments": { "expression": long } }),
                 ));
-                // A message that follows at once is not lost.
+                // A message that follows immediately is not lost.
                 pipe.send(&modern(2, "tools/list", json!({})));
                 let answer = pipe.message().unwrap();
                 assert_eq!((code(&answer), &answer["id"]), (-32_600, &json!("long")), "{answer}");
                 assert!(pipe.answer(2)["result"]["tools"].is_array());
-                // Long lines without an id in their beginning.
+                // These are long lines without an id at their beginning.
                 pipe.write(format!("{}\n", " ".repeat(9_000_000)).as_bytes());
                 pipe.write(format!("{}\n", "[".repeat(9_000_000)).as_bytes());
             }
@@ -255,7 +255,7 @@ fn blank_lines_and_foreign_line_ends_say_nothing() {
     }
 }
 
-/// A batch with requests, a notification, an answer, and an invalid message.
+/// Returns a batch with requests, a notification, a response, and an invalid message.
 fn mixed() -> Value {
     json!([
         request(1, "ping", json!({})),
@@ -362,7 +362,7 @@ fn batches_are_refused_in_every_other_revision() {
     refused(&pipe.message().unwrap(), "modern over stdio");
     pipe.send(&json!([initialize(1, BATCHES)]));
     refused(&pipe.message().unwrap(), "a session begins without a batch");
-    // A batch without a session.
+    // This is a batch without a session.
     let answer = post(&gateway.address, &[], batch.to_string().as_bytes()).answer();
     assert_eq!(answer.status, 400);
     refused(&answer.json(), "no session");

@@ -22,7 +22,7 @@ use toolbooth_tests::Place;
 use toolbooth_tests::stage::Stage;
 use toolbooth_tests::waiting::until;
 
-/// A place with the server whose tools wait for the test, and further settings.
+/// Returns a place with the server that waits for the test, and further settings.
 fn staged(settings: &str) -> (Place, Stage) {
     let place = Place::new();
     let stage = Stage::new(&place);
@@ -30,12 +30,12 @@ fn staged(settings: &str) -> (Place, Stage) {
     (place, stage)
 }
 
-/// The code of an error; 0 without an error.
+/// Returns the code of an error; 0 without an error.
 fn code(answer: &Value) -> i64 {
     answer["error"]["code"].as_i64().unwrap_or_default()
 }
 
-/// The first text of a result.
+/// Returns the first text of a result.
 fn text(answer: &Value) -> &str {
     answer["result"]["content"][0]["text"].as_str().unwrap_or_default()
 }

@@ -10,7 +10,7 @@ use toolbooth_tests::mcp::Peer;
 
 const MAX: usize = 128;
 
-/// Unusual ids, each of a tool that prints it.
+/// Returns unusual ids, each of a tool that prints it.
 fn ids() -> Vec<String> {
     let long = |end: &str| format!("os.{}{end}", "x".repeat(MAX - 3 - end.len()));
     ["a.b_c", "a_b.c", "a.b.c", "a/b.c", "os.-", "os.with-dash", "os.UPPER", "os.upper"]
@@ -49,7 +49,7 @@ fn listed(peer: &mut Peer) -> Vec<String> {
     tools.iter().map(name).filter(|name| !builtin.contains(&name.as_str())).collect()
 }
 
-/// Checks that the names reach all tools.
+/// Checks that each name reaches its tool.
 fn assert_all_reached(peer: &mut Peer, names: &[String]) {
     let mut said = BTreeSet::new();
     for name in names {
@@ -75,7 +75,7 @@ fn short_names_fit_every_client_and_reach_their_own_tool() {
             assert!(fits, "{name}");
         }
         assert_all_reached(&mut peer, &names);
-        // An id reaches its own tool too, unless it is the name of another.
+        // An id also reaches its own tool, unless it is the name of another tool.
         for id in ids() {
             let answer = peer.call(2, &id, json!({}));
             assert_eq!(super::text(&answer).trim(), id, "{}: {answer}", peer.name());

@@ -1,4 +1,4 @@
-//! Tests large results: clients get the beginning and a link, by which they read the rest.
+//! Tests large results: clients receive the beginning and a link for reading the rest.
 //!
 //! Doc: execution.md#large-results, configuration.md#results
 
@@ -108,12 +108,12 @@ fn a_tool_set_that_names_reading_reads_by_link_too() {
     let read = ask("big", "resources/read", json!({ "uri": uri }));
     let whole = read["result"]["contents"][0]["text"].as_str().unwrap();
     assert_eq!(whole.len(), LENGTH);
-    // The other set does not contain the tool of the result.
+    // The other tool set does not contain the tool of the result.
     let params = json!({ "name": "read_result", "arguments": { "result": uri } });
     let hidden = ask("small", "tools/call", params);
     assert_eq!(hidden["result"]["isError"], true, "{hidden}");
     assert!(text(&hidden).starts_with("there is no such result"), "{hidden}");
-    // Nor does its link, which is answered as one that leads nowhere.
+    // Its link is not valid either; the response equals that for an unknown link.
     let linked = ask("small", "resources/read", json!({ "uri": uri }));
     let nowhere =
         uri.replace(uri.split('/').nth(1).unwrap(), "0198f000-0000-7000-8000-000000000000");

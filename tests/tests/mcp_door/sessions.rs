@@ -41,8 +41,7 @@ fn an_ended_session_is_gone_and_its_calls_are_cancelled() {
     assert_eq!(records.logs[0]["errorCode"], "cancelled");
     assert_eq!(records.receipts[0]["errorCode"], "cancelled", "{:?}", records.receipts);
     while stream.line().is_some() {}
-    // The client of the cancelled call gets an answer or a closed connection; this test needs
-    // neither.
+    // The client of the cancelled call receives a response or a closed connection; this test needs neither.
     drop(sent);
     for answer in [
         session.delete(),
@@ -71,7 +70,7 @@ fn idle_sessions_end_and_busy_ones_do_not() {
     let stream = listening.get();
     assert_eq!(stream.status, 200);
     let idle = Session::begin(&gateway);
-    // A ping uses the session, so pings are further apart than the time that it may be idle.
+    // A ping uses the session, so the interval between pings exceeds the permitted idle time.
     until("an idle session ends", || {
         std::thread::sleep(Duration::from_millis(2_500));
         idle.ping() == 404
@@ -104,7 +103,7 @@ fn a_caller_with_too_many_sessions_loses_the_longest_idle_one() {
     let third = Session::begin(&gateway);
     assert_eq!((first.ping(), second.ping(), third.ping()), (200, 404, 200));
     assert_eq!((calling.ping(), listening.ping()), (200, 200), "never one that is in use");
-    // If all are in use, none can be ended.
+    // If all sessions are in use, none can be ended.
     streams.extend([first.get(), third.get()]);
     let refused =
         post(&gateway.address, &[], initialize(1, LEGACY).to_string().as_bytes()).answer();
@@ -130,7 +129,7 @@ fn the_gateway_bounds_the_sessions_of_all() {
     let status = answer.status;
     let answer = answer.json();
     if status == 200 {
-        // An idle session of the caller may end instead.
+        // An idle session of the caller can end instead.
         assert_eq!([one.ping(), other.ping()].iter().filter(|status| **status == 404).count(), 1);
     } else {
         assert_eq!((status, code(&answer)), (503, -32_000), "{answer}");
@@ -210,7 +209,7 @@ impl Connection {
     }
 }
 
-/// Opens many sessions: half of them end by DELETE, the others are left alone.
+/// Opens many sessions: half of them end by DELETE, the others are abandoned.
 fn open_and_drop(gateway: &Gateway, sessions: usize) {
     const WORKERS: usize = 4;
     std::thread::scope(|scope| {
@@ -230,17 +229,17 @@ fn open_and_drop(gateway: &Gateway, sessions: usize) {
     });
 }
 
-/// Resident memory of the gateway's process, in KiB.
+/// Returns the resident memory of the gateway's process, in KiB.
 fn resident(gateway: &Gateway) -> i64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", gateway.id())).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
     line.trim().trim_end_matches(" kB").parse().unwrap()
 }
 
-/// The memory that ten thousand sessions may leave: 200 bytes each, which an allocator may keep.
+/// The memory that ten thousand sessions can leave: 200 bytes each, which an allocator can retain.
 const ALLOWANCE_KIB: i64 = 2_000;
-/// Repetitions: an allocator takes memory only now and then, but leaked sessions add to it each
-/// time.
+/// The number of repetitions. An allocator requests memory only occasionally, but leaked sessions add to it
+/// each time.
 const ROUNDS: usize = 4;
 
 #[test]
@@ -259,7 +258,7 @@ fn ten_thousand_sessions_leave_the_memory_where_it_was() {
     assert_eq!(Session::begin(&gateway).ping(), 200);
 }
 
-/// A client may use the id of a request again as soon as it has read the answer.
+/// A client can reuse the id of a request as soon as it has read the response.
 #[test]
 fn the_id_of_an_answered_request_is_free() {
     let place = Place::new();

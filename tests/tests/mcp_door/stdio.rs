@@ -1,4 +1,4 @@
-//! Tests that standard output carries messages only, even if everything else fails.
+//! Tests that standard output contains only messages, even if everything else fails.
 //!
 //! Path: 1, 10. Doc: front-doors.md#mcp
 

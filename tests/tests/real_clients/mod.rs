@@ -21,14 +21,14 @@ const LEGACY_MODE: Mode = ("legacy", LEGACY);
 const MODERN_MODE: Mode = (MODERN, MODERN);
 const AUTO: Mode = ("auto", MODERN);
 const MODES: [Mode; 3] = [LEGACY_MODE, MODERN_MODE, AUTO];
-/// Characters of a large argument and of a large result.
+/// The number of characters of a large argument and of a large result.
 const LARGE: usize = 5_000_000;
 
 fn text(told: &Value) -> &str {
     told["result"]["content"][0]["text"].as_str().unwrap_or_default()
 }
 
-/// Checks everything that a client does with tools.
+/// Checks all operations of a client with tools.
 fn work(of: &str, client: &mut Client, stage: &Stage) {
     let names = client.names("tools");
     for name in ["calculator", "echo", "test_simple_text", "wait"] {
@@ -75,16 +75,16 @@ fn work(of: &str, client: &mut Client, stage: &Stage) {
     assert_eq!(*length, LARGE + "Echo: ".len(), "{of}: a large argument: {told}");
 }
 
-/// A client's mode of negotiation, and the revision that must come of it.
+/// A client's mode of negotiation, and the expected revision.
 type Mode = (&'static str, &'static str);
 
-/// The URI or name that ends with `own`; a gateway may show it with a prefix.
+/// Returns the URI or name that ends with `own`; a gateway can show it with a prefix.
 fn meant(names: &[String], own: &str) -> String {
     let found = names.iter().find(|name| name.ends_with(own));
     found.unwrap_or_else(|| panic!("{own} is not listed: {names:?}")).clone()
 }
 
-/// Checks everything that a client does with resources, prompts and completion.
+/// Checks all operations of a client with resources, prompts and completion.
 fn read(of: &str, client: &mut Client) {
     let uris = client.names("resources");
     let uri = meant(&uris, "test://static-text");
@@ -107,7 +107,7 @@ fn read(of: &str, client: &mut Client) {
     assert_eq!(told["error"]["code"], code, "{of}: {told}");
     assert_eq!(told["error"]["data"]["uri"], none, "{of}: {told}");
 
-    // When the bridge translates, it answers this itself, without a request to the gateway.
+    // When the bridge translates, it responds itself, without a request to the gateway.
     if !is_bridged {
         let watched = meant(&uris, "test://watched-resource");
         let told = client.step(&json!({ "do": "subscribe", "uri": watched }));
@@ -200,8 +200,7 @@ fn fastmcp_works_over_stdio() {
     over_stdio("fastmcp", &[LEGACY_MODE, AUTO]);
 }
 
-/// `mcp-remote` stands between a client over stdio and the gateway over HTTP, and can translate
-/// between the eras.
+/// `mcp-remote` connects a client over stdio with the gateway over HTTP, and can translate between the eras.
 #[test]
 fn the_bridge_from_stdio_to_http_works_in_both_eras() {
     let Some(setup) = Setup::whole() else { return };
@@ -245,7 +244,7 @@ impl Setup {
         command.arg(&self.set_up.inspector).arg("--cli");
         match gateway {
             Some(gateway) => command.args(["--transport", "http", "--server-url", &gateway.url()]),
-            // It hands on few variables by itself.
+            // The inspector passes on few variables.
             None => command
                 .arg(binary())
                 .arg("stdio")

@@ -32,7 +32,7 @@ fn server_starts_again(era: &str) {
     };
     let is_well = |told: &Value| text(told).contains("simple text");
     assert!(ask("before").iter().all(is_well));
-    // After a restart between two calls only the first call may fail.
+    // After a restart between two calls only the first call can fail.
     let port = setup.fixture.as_ref().unwrap().port();
     setup.fixture = None;
     setup.fixture = Some(Fixture::start(&setup.set_up.node, port, era));

@@ -1,4 +1,4 @@
-//! Provides a gateway's place with servers behind it, and clients that tests drive step by step.
+//! Provides a gateway's place with servers behind it, and clients that tests control step by step.
 //!
 //! Doc: front-doors.md#mcp
 
@@ -36,7 +36,7 @@ impl SetUp {
     }
 }
 
-/// Node from the set-up, or from the machine if the set-up needs none of its own.
+/// Returns Node from the set-up, or from the machine if the set-up needs no separate one.
 pub(crate) fn node() -> Option<PathBuf> {
     let modules = target().join("test-env/conformance/node_modules");
     let own =
@@ -82,7 +82,7 @@ impl Drop for Fixture {
     }
 }
 
-/// A gateway's place with servers behind it: `stage` over stdio, and others as a test needs them.
+/// A gateway's place with servers behind it: `stage` over stdio, and others that a test needs.
 pub(crate) struct Setup {
     pub(crate) set_up: SetUp,
     pub(crate) place: Place,
@@ -91,7 +91,7 @@ pub(crate) struct Setup {
 }
 
 impl Setup {
-    /// With `fixture` over HTTP, and with `everything` over stdio.
+    /// Creates a set-up with `fixture` over HTTP, and with `everything` over stdio.
     pub(crate) fn whole() -> Option<Self> {
         let setup = Self::with_fixture("")?;
         let SetUp { node, everything, .. } = &setup.set_up;
@@ -101,7 +101,7 @@ impl Setup {
         Some(setup.with(&server))
     }
 
-    /// With `fixture` over HTTP; `era` names the eras that it supports.
+    /// Creates a set-up with `fixture` over HTTP; `era` names the eras that it supports.
     pub(crate) fn with_fixture(era: &str) -> Option<Self> {
         let mut setup = Self::small()?;
         let port = toolbooth_tests::ports::free();
@@ -141,7 +141,7 @@ impl Setup {
         Client::open(&self.set_up.python, &step)
     }
 
-    /// The environment of clients, whose files stay in the place.
+    /// Returns the environment of clients, so that their files remain in the place.
     pub(crate) fn environment(&self) -> Value {
         let mut environment = self.place.environment();
         environment["HOME"] = json!(self.place.path());
@@ -208,7 +208,7 @@ impl Client {
         names.iter().map(|name| name.as_str().unwrap().to_owned()).collect()
     }
 
-    /// The processes that it has started.
+    /// Returns the processes that it has started.
     pub(crate) fn children(&self) -> Vec<String> {
         let id = self.child.id();
         let tasks = std::fs::read_dir(format!("/proc/{id}/task")).unwrap();

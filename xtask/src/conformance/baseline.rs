@@ -1,6 +1,6 @@
 //! Reads the baseline: scenarios that do not pass yet, each with its reason.
 //!
-//! The baseline may only shrink.
+//! The baseline must only shrink.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -19,7 +19,7 @@ type Reasons = BTreeMap<String, String>;
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Baseline {
-    /// By revision.
+    /// Reasons by revision.
     #[serde(default)]
     server: BTreeMap<String, Reasons>,
     #[serde(default)]

@@ -24,7 +24,7 @@ const REVISIONS: [&str; 2] = ["2026-07-28", "2025-11-25"];
 /// Whether the gateway supports `[mcp] bare_uris`, which lists resources under the suite's URIs.
 const BARE_URIS: bool = true;
 
-/// The gateway's configuration without its server, `fixture`.
+/// Returns the gateway's configuration without its server, `fixture`.
 fn settings() -> String {
     let bare = if BARE_URIS { "bare_uris = \"fixture\"\n" } else { "" };
     format!("[mcp]\nprefix = \"never\"\n{bare}")
@@ -107,7 +107,7 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// The selected scenarios among the scored ones of a set.
+    /// Returns the selected scenarios among the scored ones of a set.
     fn scenarios(&self, leg: &str, revision: &str) -> Result<Vec<String>> {
         let mut all = self.suite.scored(leg, revision)?;
         if let Some(one) = self.wanted.scenario {
@@ -188,8 +188,7 @@ impl Run<'_> {
         let folder = self.empty(&format!("client-{revision}"))?;
         let binary = target().join("debug/toolbooth");
         let script = repository().join("tests/conformance/client.py");
-        // The suite passes this to a shell. With `exec` the client is the process that the suite
-        // ends.
+        // The suite passes this to a shell. With `exec` the client is the process that the suite ends.
         let client = format!("exec {} {}", quoted(&self.python), quoted(&script));
         let settings = settings();
         let mut outcomes = Vec::new();
@@ -205,7 +204,7 @@ impl Run<'_> {
                 println!("{}", std::fs::read_to_string(folder.join(format!("{name}.log")))?);
             }
             let mut outcome = suite::outcome(&folder, name)?;
-            // The suite judges requests only; the client reports whether it got the answers.
+            // The suite checks only requests; the client reports whether it received the responses.
             if !work.join("done").is_file() {
                 outcome.failures.push("the client did not get what it asked for".to_owned());
             }

@@ -18,7 +18,7 @@ const STOP_MAX: Duration = Duration::from_secs(20);
 pub struct Server {
     child: Child,
     name: String,
-    /// What it printed after `listening on `.
+    /// The address that it printed after `listening on `.
     pub address: String,
 }
 
@@ -37,7 +37,7 @@ impl Server {
         let mut server = Self { child, name: name.to_owned(), address: String::new() };
         let (sender, receiver) = mpsc::channel();
         let lines = BufReader::new(stdout.context("a pipe")?).lines();
-        // Reads to the end, so that the server never waits for a full pipe.
+        // The output is read to the end, so that the server never waits for a full pipe.
         std::thread::spawn(move || {
             for line in lines.map_while(Result::ok) {
                 if let Some(address) = line.strip_prefix("listening on ") {
@@ -103,7 +103,7 @@ pub fn run_into(command: &mut Command, log: &Path, most: Duration) -> Result<()>
 mod tests {
     use super::*;
 
-    /// A log that no other test of this process writes.
+    /// Returns a log that no other test of this process writes.
     fn log(name: &str) -> std::path::PathBuf {
         std::env::temp_dir().join(format!("xtask-{name}-{}.log", std::process::id()))
     }

@@ -31,7 +31,7 @@ impl ConformanceSuite {
         command
     }
 
-    /// The scenarios that a revision scores for a leg, without those of OAuth.
+    /// Returns the scenarios that a revision scores for a leg, without those of OAuth.
     pub fn scored(&self, leg: &str, revision: &str) -> Result<Vec<String>> {
         let output = self.command().args(["list", "--requirements", revision]).output()?;
         let text = String::from_utf8_lossy(&output.stdout);
@@ -79,7 +79,7 @@ impl ConformanceSuite {
     }
 }
 
-/// The scenarios of one leg in the output of `list --requirements`.
+/// Returns the scenarios of one leg in the output of `list --requirements`.
 fn scenarios(listing: &str, leg: &str) -> Vec<String> {
     let head = if leg == "client" { "Client scenarios" } else { "Server scenarios" };
     listing
@@ -122,8 +122,8 @@ pub fn outcome(folder: &Path, scenario: &str) -> Result<Outcome> {
     Ok(Outcome { scenario: scenario.to_owned(), failures })
 }
 
-/// The failures among checks. Without a successful check the scenario fails too: the suite would
-/// pass a scenario in which nothing happened.
+/// Returns the failures among checks. A scenario without a successful check also fails, because the suite
+/// would pass a scenario in which nothing happened.
 fn failures(checks: &Value) -> Vec<String> {
     let checks = checks.as_array().map(Vec::as_slice).unwrap_or_default();
     let with = |status: &'static str| checks.iter().filter(move |check| check["status"] == status);

@@ -10,11 +10,10 @@ use serde_json::Value;
 use super::test::{Binary, Test};
 use crate::run::{build_command, repository};
 
-/// Builds everything once, and lists all tests in the order in which they are run. Returns also the
-/// number of tests that are ignored.
+/// Builds all test programs, and lists all tests in run order. Also returns the number of ignored tests.
 pub fn tests() -> Result<(Vec<Test>, usize)> {
     let mut binaries = build()?;
-    // The tests of the whole gateway are the longest; short tests fill what is left at the end.
+    // The tests of the whole gateway are the longest; short tests fill the remaining time at the end.
     binaries.sort_by_key(|binary| {
         let rank = usize::from(binary.package != "toolbooth-tests");
         (rank, binary.package.clone(), binary.target.clone())
@@ -49,7 +48,7 @@ fn build() -> Result<Vec<Binary>> {
     Ok(messages.iter().filter_map(binary).collect())
 }
 
-/// The test program that a message of cargo tells of.
+/// Returns the test program in a message of cargo.
 fn binary(message: &Value) -> Option<Binary> {
     if message["profile"]["test"] != true {
         return None;
@@ -57,7 +56,8 @@ fn binary(message: &Value) -> Option<Binary> {
     let path = PathBuf::from(message["executable"].as_str()?);
     let folder = Path::new(message["manifest_path"].as_str()?).parent()?.to_owned();
     let target = message["target"]["name"].as_str()?.to_owned();
-    // `path+file:///…/crates/store#toolbooth-store@0.1.0`, or without a name where the folder has it.
+    // The id is `path+file:///…/crates/store#toolbooth-store@0.1.0`; the name is missing if the folder has
+    // it.
     let id = message["package_id"].as_str()?;
     let after = id.rsplit_once('#').map_or(id, |(_, after)| after);
     let package = match after.split_once('@') {

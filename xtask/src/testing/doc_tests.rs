@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use crate::run::{FEATURES, cargo, repository};
 
-/// Runs all doc tests. Returns how many passed and how many failed.
+/// Runs all doc tests. Returns the numbers of passed and failed ones.
 pub fn run() -> Result<(usize, usize)> {
     let output = cargo()
         .arg("test")

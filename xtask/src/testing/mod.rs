@@ -1,4 +1,4 @@
-//! Runs all tests of the workspace, each in a process of its own.
+//! Runs all tests of the workspace, each in a separate process.
 //!
 //! A failed test is run again alone, up to twice. One that then passes is flaky: it is printed, and
 //! more than [`FLAKY_MAX`] flaky tests fail the run.
@@ -20,15 +20,15 @@ use self::runner::{Outcome, Settings};
 use self::test::Test;
 use crate::setup;
 
-/// More flaky tests than these fail a run.
+/// The maximum number of flaky tests of a successful run.
 const FLAKY_MAX: usize = 3;
-/// How often a failed test is run again.
+/// The maximum number of retries of a failed test.
 const AGAIN_MAX: usize = 2;
-/// With more failures than these, none is run again: something is broken.
+/// The maximum number of failures that are retried; with more, the cause is not flakiness.
 const AGAIN_TESTS_MAX: usize = 12;
-/// Longest time of one test. The longest one takes a quarter of it on a slow machine.
+/// The timeout of one test. The longest one needs a quarter of it on a slow machine.
 const TEST_LIMIT: Duration = Duration::from_secs(600);
-/// The seed of property tests where none is given: each run has the same cases.
+/// The default seed of property tests, so that each run has the same cases.
 const SEED: u64 = 1;
 
 /// Sets up what tests need, builds, and runs the tests whose names contain `filter`.
@@ -74,7 +74,7 @@ fn again(failure: &Outcome, settings: &Settings) -> Result<Option<usize>> {
     Ok(None)
 }
 
-/// The settings of a run; the environment's seed goes before `seed`.
+/// Returns the settings of a run; the environment's seed precedes `seed`.
 fn settings(seed: u64) -> Result<Settings> {
     let given = std::env::var(runner::SEED).ok();
     let seed = given.map_or(Ok(seed), |given| given.parse())?;
@@ -88,8 +88,8 @@ fn selected(filter: &str) -> Result<(Vec<Test>, usize)> {
     Ok((tests, if filter.is_empty() { ignored } else { 0 }))
 }
 
-/// Runs all tests several times beside busy processes, without a second chance. Each round has
-/// another seed for property tests.
+/// Runs all tests several times next to busy processes, without retries. Each round has another seed for
+/// property tests.
 ///
 /// Prints the name and the number of failures of each test that failed.
 ///
@@ -112,7 +112,7 @@ pub fn flaky(words: &[&str]) -> Result<()> {
         );
         runner::run_all(&tests, &settings, |mut outcome| {
             if outcome.failure.is_some() {
-                // The next round has a log of the same name.
+                // The log of the next round has the same name.
                 let kept = outcome.log.with_extension(format!("round-{round}.log"));
                 if std::fs::rename(&outcome.log, &kept).is_ok() {
                     outcome.log = kept;
@@ -134,7 +134,7 @@ pub fn flaky(words: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// What `flaky` was asked for.
+/// The arguments of `flaky`.
 #[derive(Debug, PartialEq, Eq)]
 struct Wanted<'a> {
     rounds: u32,
@@ -165,7 +165,7 @@ struct Busy(Child);
 
 impl Busy {
     fn start() -> Result<Self> {
-        // Ends with this process, since its input ends then.
+        // The shell ends with this process, because its input is then closed.
         let script = "(while :; do :; done) & busy=$!; read line; kill $busy";
         let mut command = Command::new("sh");
         Ok(Self(command.args(["-c", script]).stdin(Stdio::piped()).spawn()?))

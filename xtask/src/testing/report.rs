@@ -1,27 +1,27 @@
-//! The end of a run of tests: the slowest tests, what failed, what is flaky, and the counts.
+//! The report of a test run: the slowest, failed and flaky tests, and the counts.
 
 use super::runner::Outcome;
 use crate::steps;
 
 const SLOWEST: usize = 10;
-/// Failed tests whose output is printed; of all others only the names.
+/// The maximum number of failed tests that are printed with output; the others are printed by name.
 const SHOWN_MAX: usize = 3;
-/// Lines of output of all shown tests together.
+/// The maximum number of output lines of all shown tests together.
 const LINES_MAX: usize = 24;
-/// Tests that left something out and are named.
+/// The maximum number of tests with skipped parts that are named.
 const SKIPPED_MAX: usize = 10;
-/// Lines of output of one flaky test.
+/// The maximum number of output lines of one flaky test.
 const FLAKY_LINES_MAX: usize = 6;
-/// Longest line of a test's output, in characters.
+/// The maximum length of a line of a test's output, in characters.
 const LINE_CHARS_MAX: usize = 400;
 
-/// How the tests ended.
+/// The results of the tests.
 #[derive(Default)]
 pub struct Report {
     pub passed: usize,
     /// Number of tests that are ignored.
     pub ignored: usize,
-    /// Tests that left something out on this machine, each with what.
+    /// Tests that skipped a part on this machine, each with the part.
     pub skipped: Vec<(String, String)>,
     pub failed: Vec<Outcome>,
     /// Failed tests that passed when they ran again, with the number of tries.
@@ -92,7 +92,7 @@ impl Report {
     }
 }
 
-/// Prints a failed test: how it ended, the end of its output, and how it is repeated.
+/// Prints a failed test: its failure, the end of its output, and the command that repeats it.
 pub fn tell_failure(outcome: &Outcome, lines_max: usize) {
     println!(
         "FAILED {}: {} after {:.1} s",
@@ -104,7 +104,7 @@ pub fn tell_failure(outcome: &Outcome, lines_max: usize) {
     println!("  repeat: cargo xtask test '{}'", outcome.test.name());
 }
 
-/// Prints the end of a test's output, and where the whole is.
+/// Prints the end of a test's output, and the path of the complete output.
 fn tell_output(outcome: &Outcome, lines_max: usize) {
     let text = std::fs::read(&outcome.log).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);
@@ -115,7 +115,7 @@ fn tell_output(outcome: &Outcome, lines_max: usize) {
     println!("  log:    {}", outcome.log.display());
 }
 
-/// The lines of a test's output that tell something.
+/// Returns the informative lines of a test's output.
 fn telling<'t>(text: &'t str, function: &str) -> Vec<&'t str> {
     const SAID_BY_THE_RUNNER: [&str; 4] =
         ["running 1 test", "failures:", "test result:", "note: run with"];

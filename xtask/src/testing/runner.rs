@@ -1,4 +1,4 @@
-//! Runs tests in processes of their own, two at a time for each processor.
+//! Runs tests in separate processes, two at a time for each processor.
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -12,28 +12,28 @@ use anyhow::{Context, Result};
 use super::test::Test;
 use crate::supervise;
 
-/// How long processes of a test may take to end after the test.
+/// How long processes of a test can continue after the test.
 const END_LIMIT: Duration = Duration::from_secs(5);
 
 /// The variable with the seed of property tests.
 pub const SEED: &str = "PROPTEST_RNG_SEED";
 
-/// What all tests of a run have in common.
+/// The common settings of all tests of a run.
 pub struct Settings {
-    /// Longest time of one test.
+    /// The timeout of one test.
     pub limit: Duration,
     /// The seed of property tests.
     pub seed: u64,
 }
 
-/// How a test ended.
+/// The result of a test.
 #[derive(Debug)]
 pub struct Outcome {
     pub test: Test,
     pub seconds: f64,
-    /// Why it failed.
+    /// The reason why it failed.
     pub failure: Option<String>,
-    /// What it has left out on this machine.
+    /// The part that it skipped on this machine.
     pub skipped: Option<String>,
     /// The file with its output, if it failed.
     pub log: PathBuf,
@@ -47,7 +47,7 @@ impl Outcome {
     }
 }
 
-/// Runs one test, with its output in the log of this try, which counts from 1.
+/// Runs one test, with its output in the log of this try. Tries count from 1.
 pub fn run_one(test: &Test, number: usize, settings: &Settings) -> Result<Outcome> {
     static NUMBER: AtomicUsize = AtomicUsize::new(0);
     let path = test.log(number);
@@ -56,13 +56,13 @@ pub fn run_one(test: &Test, number: usize, settings: &Settings) -> Result<Outcom
     let errors = output.try_clone()?;
     let mut command = Command::new(&test.binary.path);
     command
-        // The output of a test that passes tells what it has left out.
+        // The output of a passed test shows the parts that it skipped.
         .args(["--exact", &test.function, "--nocapture"])
         .current_dir(&test.binary.folder)
         .env("CARGO_MANIFEST_DIR", &test.binary.folder)
         .env("CARGO_PKG_NAME", &test.binary.package)
         .env(SEED, settings.seed.to_string())
-        // Backtraces of tests hide what they say.
+        // Backtraces of tests hide their messages.
         .env_remove("RUST_BACKTRACE")
         .stdin(Stdio::null())
         .stdout(output)
@@ -77,7 +77,7 @@ pub fn run_one(test: &Test, number: usize, settings: &Settings) -> Result<Outcom
         None => Some(format!("did not end within {} s", settings.limit.as_secs())),
     };
     let output = String::from_utf8_lossy(&std::fs::read(&path)?).into_owned();
-    // A program that ran no test succeeds too.
+    // A program that ran no test also succeeds.
     if failure.is_none() && !output.contains("test result: ok. 1 passed") {
         failure = Some("ran no test".to_owned());
     }
@@ -90,14 +90,14 @@ pub fn run_one(test: &Test, number: usize, settings: &Settings) -> Result<Outcom
     Ok(Outcome { test: test.clone(), seconds, failure, skipped: skipped(&output), log: path })
 }
 
-/// What a test says that it has left out.
+/// Returns the part that a test reports as skipped.
 fn skipped(output: &str) -> Option<String> {
-    // The name of the test may stand before it on its line.
+    // The name of the test can precede the report on its line.
     let said = output.lines().find_map(|line| line.split_once("SKIPPED: "));
     said.map(|(_, what)| what.to_owned())
 }
 
-/// The processes of a test that still run after it, which are killed.
+/// Kills the processes of a test that still run after it, and returns a message about them.
 fn left_behind(mark: &str) -> Option<String> {
     let began = Instant::now();
     loop {
@@ -129,7 +129,7 @@ pub fn run_all(tests: &[Test], settings: &Settings, mut ended: impl FnMut(Outcom
 
 fn run_group(tests: &[Test], settings: &Settings, ended: &mut impl FnMut(Outcome)) -> Result<()> {
     let processors = std::thread::available_parallelism().map_or(2, usize::from);
-    // Most tests wait for other processes half of their time. Tests that run alone are not mixed.
+    // Most tests wait for other processes half of their time. Tests that run alone are not mixed with others.
     let alone = tests.first().is_some_and(|test| test.group().is_some());
     let slots = if alone { processors } else { 2 * processors };
     let queue = Mutex::new(tests.iter());

@@ -1,12 +1,12 @@
-//! One test, and the program that has it.
+//! One test, and its test program.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::run::target;
 
-/// Groups of tests that count or change what belongs to the whole machine: mounts, control groups,
-/// networks, processes. No other test runs beside a group. Beginnings of [`Test::name`].
+/// Groups of tests that count or change resources of the whole machine: mounts, control groups, networks,
+/// processes. No other test runs next to a group. The entries are prefixes of [`Test::name`].
 const ALONE: [&str; 5] = [
     "toolbooth-launcher::escapes ",
     "toolbooth-launcher::lives ",
@@ -34,18 +34,18 @@ pub struct Test {
 }
 
 impl Test {
-    /// Its name in messages and filters: package, target and function.
+    /// Returns its name in messages and filters: package, target and function.
     pub fn name(&self) -> String {
         format!("{}::{} {}", self.binary.package, self.binary.target, self.function)
     }
 
-    /// The place in [`ALONE`] of its group; `None` if it may run beside any other test.
+    /// Returns the index of its group in [`ALONE`]; `None` if it can run next to any other test.
     pub fn group(&self) -> Option<usize> {
         let name = self.name();
         ALONE.iter().position(|start| name.starts_with(start))
     }
 
-    /// Where the output of a try goes; removed if it passes.
+    /// Returns the path of the output of a try; the file is removed if the test passes.
     pub fn log(&self, number: usize) -> PathBuf {
         let name = self.name().replace("::", "-");
         let name = name.replace(|c: char| !c.is_ascii_alphanumeric() && c != '_', "-");

@@ -1,7 +1,7 @@
-//! `calculator`: arithmetic, exact where it can be, by the crate `fend-core`.
+//! Implements `calculator`: arithmetic by the crate `fend-core`, exact where possible.
 //!
-//! The crate knows units, dates and lambdas too; only the words of arithmetic are let through,
-//! and nesting and length are bounded because its parser recurses.
+//! The crate also supports units, dates and lambdas. Only the words of arithmetic are accepted.
+//! Nesting and length are limited because its parser recurses.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ const LENGTH_MAX: usize = 1_000;
 const DEPTH_MAX: usize = 64;
 const OPERATORS_MAX: usize = 200;
 const TIME_MAX: Duration = Duration::from_secs(2);
-/// The parser of the crate recurses; so much is ample for the bounds above.
+/// The parser of the crate recurses. This stack is sufficient for the limits above.
 const STACK_BYTES: usize = 32 << 20;
 
 const WORDS: [&str; 23] = [
@@ -61,7 +61,7 @@ impl fend_core::Interrupt for Until {
     }
 }
 
-/// The value as text, and whether it is exact.
+/// Returns the value as text, and whether it is exact.
 fn evaluate(expression: &str) -> Result<(String, bool), String> {
     let expression = checked(expression)?;
     let mut context = fend_core::Context::new();
@@ -89,7 +89,7 @@ fn evaluate(expression: &str) -> Result<(String, bool), String> {
     }
 }
 
-/// The expression in the crate's spelling, if it holds nothing but arithmetic.
+/// Returns the expression in the crate's notation, if it contains only arithmetic.
 fn checked(expression: &str) -> Result<String, String> {
     if expression.len() > LENGTH_MAX {
         return Err(format!("an expression has at most {LENGTH_MAX} bytes"));
@@ -143,7 +143,7 @@ fn checked(expression: &str) -> Result<String, String> {
     Ok(plain.replace('%', " mod "))
 }
 
-/// The end of a number such as `1`, `.5`, `2.5e-3`.
+/// Returns the end of a number such as `1`, `.5`, `2.5e-3`.
 fn number_end(characters: &[char], from: usize) -> usize {
     let is_digit = |at: usize| characters.get(at).is_some_and(char::is_ascii_digit);
     let mut at = from;

@@ -1,6 +1,7 @@
-//! `doc_parser`: text, Markdown, HTML, JSON, CSV and PDF to text, metadata and headings.
+//! Implements `doc_parser`: converts text, Markdown, HTML, JSON, CSV and PDF to text, metadata and
+//! headings.
 //!
-//! It parses bytes from outside, so the gateway runs it in a worker process of its own.
+//! It parses external bytes, so the gateway runs it in a worker process.
 
 use std::sync::Arc;
 
@@ -20,7 +21,7 @@ use crate::launcher::Launcher;
 use crate::outcome::ProgramEnd;
 use crate::process::{self, Bounds};
 
-/// Bytes of text that come back; the rest is cut off, and the result says so.
+/// Maximum bytes of text in the result. Longer text is truncated, and the result states that.
 const TEXT_BYTES_MAX: usize = 1 << 20;
 
 #[derive(Deserialize, JsonSchema)]
@@ -30,13 +31,13 @@ struct Document {
     /// Path of the document, beneath the folders that may be read.
     #[schemars(length(min = 1, max = 4096))]
     path: Option<String>,
-    /// The document itself, where it is text.
+    /// The document itself, if it is text.
     content: Option<String>,
-    /// Its media type, such as `text/html`; told from the path and the content where it is absent.
+    /// Its media type, such as `text/html`. By default derived from the path and the content.
     media_type: Option<String>,
 }
 
-/// What a worker is told before the bytes of the document.
+/// The header that a worker receives before the bytes of the document.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Header {
@@ -100,7 +101,7 @@ pub(super) fn add(
     )
 }
 
-/// What a worker may touch: nothing. It has the document already.
+/// Returns the profile of a worker. It has no access, because it receives the document as input.
 fn profile() -> SandboxProfile {
     SandboxProfile {
         enforce: Enforce::BestEffort,
@@ -134,7 +135,7 @@ fn from_worker(finished: process::Finished) -> Outcome {
             safe: None,
             internal: internal(),
         }),
-        // The worker is there to be killed by a document; the gateway is not.
+        // A document may kill the worker, but not the gateway.
         ended => Outcome::Done(ToolOutput {
             internal: Some(format!("{ended:?} {}", internal())),
             ..ToolOutput::text("the document is too large or too complex to be parsed").into_error()
@@ -147,10 +148,10 @@ fn answer(data: Value) -> ToolOutput {
     ToolOutput::text_and_data(text, &data)
 }
 
-/// The worker's side: reads a header line and a document from `input`, writes the answer.
+/// Runs the worker: reads a header line and a document from `input`, and writes the result.
 ///
 /// # Errors
-/// Where input or output break.
+/// If input or output fails.
 pub fn serve_one(
     mut input: impl std::io::Read,
     mut output: impl std::io::Write,
@@ -209,7 +210,7 @@ impl Parsed {
 /// Parses a document.
 ///
 /// # Errors
-/// A sentence, where the document is not what its media type says, or of a type that is not known.
+/// A sentence, if the document does not match its media type, or the media type is unknown.
 pub fn parse(bytes: &[u8], media_type: &str) -> Result<Value, FunctionError> {
     let plain_type = media_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
     let text = || {

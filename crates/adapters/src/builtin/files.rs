@@ -1,7 +1,8 @@
-//! `read_file` and `list_dir`: read-only, beneath the configured roots, by directory descriptors.
+//! Implements `read_file` and `list_dir`: read-only access beneath the configured roots, by
+//! directory descriptors.
 //!
-//! Links that lead out of a root are refused by the crate `cap-std`, which resolves every path
-//! beneath an open directory.
+//! The crate `cap-std` resolves every path beneath an open directory. It rejects links that lead
+//! out of a root.
 
 use std::io::Read;
 use std::path::{Component, Path, PathBuf};
@@ -16,11 +17,11 @@ use toolbooth_contracts::ToolOutput;
 
 use crate::functions::{FunctionError, Functions};
 
-/// Bytes of a file that is read.
+/// Maximum size of a file that is read, in bytes.
 pub(crate) const FILE_BYTES_MAX: u64 = 1 << 20;
-/// Bytes of a document that is parsed.
+/// Maximum size of a document that is parsed, in bytes.
 pub(crate) const DOCUMENT_BYTES_MAX: u64 = 20 << 20;
-/// Entries of a folder that is listed.
+/// Maximum number of entries of a folder that is listed.
 const ENTRIES_MAX: usize = 10_000;
 
 #[derive(Deserialize, JsonSchema)]
@@ -39,16 +40,16 @@ struct FolderPath {
     path: String,
 }
 
-/// Folders that files are read beneath.
+/// Folders beneath which files can be read.
 #[derive(Debug)]
 pub struct Roots {
     folders: Vec<(PathBuf, Dir)>,
-    /// The gateway's own: records, keys, configuration.
+    /// The gateway's own paths: records, keys, configuration.
     hidden: Vec<PathBuf>,
 }
 
 impl Roots {
-    /// Opens the roots; one that cannot be opened is left out, with a warning. Nothing beneath
+    /// Opens the roots. One that cannot be opened is left out, with a warning. Nothing beneath
     /// `hidden` is ever read.
     #[must_use]
     pub fn open(paths: &[PathBuf], hidden: &[PathBuf]) -> Self {
@@ -65,14 +66,14 @@ impl Roots {
         Self { folders, hidden: hidden.to_vec() }
     }
 
-    /// Whether what was opened is the gateway's own. It is asked of the open descriptor: a path
-    /// could mean something else by now.
+    /// Whether an opened file belongs to the gateway. The open descriptor is checked, because the
+    /// path may lead to another file by now.
     #[cfg(target_os = "linux")]
     fn is_hidden(&self, opened: &impl std::os::fd::AsRawFd) -> bool {
         let link = format!("/proc/self/fd/{}", opened.as_raw_fd());
         let Ok(real) = std::fs::read_link(link) else { return true };
         self.hidden.iter().any(|hidden| {
-            // What is not there yet hides nothing.
+            // A path that does not exist yet hides nothing.
             hidden.canonicalize().is_ok_and(|hidden| real.starts_with(hidden))
         })
     }
@@ -82,7 +83,7 @@ impl Roots {
         !self.hidden.is_empty()
     }
 
-    /// The root that a path is in, and the path beneath it.
+    /// Returns the root that contains a path, and the path relative to it.
     fn place(&self, path: &str) -> Result<(&Dir, PathBuf), FunctionError> {
         let outside = || FunctionError::from("the path is outside of the folders that may be read");
         let path = Path::new(path);
@@ -107,7 +108,7 @@ impl Roots {
             .ok_or_else(|| "no folder may be read".into())
     }
 
-    /// The bytes of a file, at most `max`.
+    /// Returns the bytes of a file, at most `max`.
     pub(crate) fn read(&self, path: &str, max: u64) -> Result<Vec<u8>, FunctionError> {
         let (folder, beneath) = self.place(path)?;
         let mut options = OpenOptions::new();
@@ -115,7 +116,7 @@ impl Roots {
         #[cfg(unix)]
         {
             use cap_std::fs::OpenOptionsExt;
-            // A named pipe must not hold the call up.
+            // Opening a named pipe must not block the call.
             options.custom_flags(0o4000);
         }
         let file = folder.open_with(&beneath, &options).map_err(|error| message_of(&error))?;
@@ -169,7 +170,7 @@ impl Roots {
     }
 }
 
-/// What the agent may know of an error: its kind, never a path.
+/// Returns the text of an error for the agent: its kind, never a path.
 fn message_of(error: &std::io::Error) -> String {
     match error.kind() {
         std::io::ErrorKind::NotFound => "there is no such file or folder".to_owned(),
@@ -181,7 +182,7 @@ fn message_of(error: &std::io::Error) -> String {
     }
 }
 
-/// Runs something that blocks away from the async threads.
+/// Runs blocking work outside of the async threads.
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, FunctionError> + Send + 'static,
 ) -> Result<T, FunctionError> {
@@ -312,8 +313,8 @@ mod tests {
         });
         let roots = Roots::open(&[root.path().to_owned()], &[]);
         let (mut read, mut refused) = (0, 0);
-        // Until both have been seen often, and the link was swapped often, which says that the race
-        // was run.
+        // The loop runs until both results and the swap of the link have occurred often. That
+        // proves that the race took place.
         while read < 500 || refused < 500 || swaps.load(Ordering::Relaxed) <= 100 {
             match roots.read("link/file", 100) {
                 Ok(bytes) => {

@@ -1,4 +1,4 @@
-//! The tools that are compiled in: a calculator, a document parser, files to read, web search.
+//! The tools that are compiled in: a calculator, a document parser, file access, web search.
 //!
 //! Path: 7. Doc: execution.md#built-in-tools
 
@@ -19,21 +19,21 @@ use crate::command_line::CommandLine;
 use crate::functions::Functions;
 use crate::launcher::Launcher;
 
-/// What the tools that are compiled in need.
+/// The settings of the tools that are compiled in.
 #[derive(Debug, Clone, Default)]
 pub struct BuiltinSettings {
-    /// Folders that files are read beneath.
+    /// Folders beneath which files can be read.
     pub roots: Vec<PathBuf>,
-    /// What is the gateway's own beneath them: never read.
+    /// The gateway's own paths beneath these folders, which are never read.
     pub hidden: Vec<PathBuf>,
-    /// The search endpoint; without one `web_search` is not configured.
+    /// The search endpoint. Without one `web_search` is not configured.
     pub search: Option<SearchEndpoint>,
-    /// The command that parses a document it gets on standard input, and what starts it; without
-    /// one documents are parsed in this process.
+    /// The command that parses a document on its standard input, and its launcher. Without one,
+    /// documents are parsed in this process.
     pub document_worker: Option<(Launcher, CommandLine)>,
 }
 
-/// The executor of the tools that are compiled in, and their registry entries.
+/// Returns the executor of the tools that are compiled in, and their registry entries.
 #[must_use]
 pub fn tools(settings: BuiltinSettings) -> (Functions, Vec<Value>) {
     let mut functions = Functions::default();
@@ -45,7 +45,7 @@ pub fn tools(settings: BuiltinSettings) -> (Functions, Vec<Value>) {
     ];
     entries.extend(files::add(&mut functions, roots));
     for entry in &mut entries {
-        // They change nothing, and this is the operator's own program saying so.
+        // These tools change nothing, and the operator's own program is trusted to state that.
         if let Some(policy) = entry.get_mut("policy").and_then(Value::as_object_mut) {
             policy.insert("readOnly".to_owned(), json!(true));
         }

@@ -1,4 +1,4 @@
-//! `web_search`: asks a configured endpoint that speaks the SearXNG JSON form.
+//! Implements `web_search`: queries a configured endpoint with the JSON interface of SearXNG.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,22 +19,22 @@ const SETTING: &str = "builtin.web_search.endpoint";
 const RESPONSE_BYTES_MAX: usize = 4 << 20;
 const LIMIT_DEFAULT: usize = 10;
 
-/// Where searches go.
+/// The endpoint for searches.
 #[derive(Debug, Clone)]
 pub struct SearchEndpoint {
     /// The URL, such as `http://127.0.0.1:8888/search`.
     pub url: String,
-    /// How long an answer may take.
+    /// Time limit for a response.
     pub timeout: Duration,
 }
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Search {
-    /// What to look for.
+    /// The search query.
     #[schemars(length(min = 1, max = 1000))]
     query: String,
-    /// At most so many results.
+    /// Maximum number of results.
     #[schemars(range(min = 1, max = 50))]
     limit: Option<usize>,
 }

@@ -1,4 +1,4 @@
-//! Tools that a command lists.
+//! Discovers tools that a command lists.
 //!
 //! Path: 3. Doc: execution.md#command-discovered
 
@@ -27,21 +27,21 @@ pub struct CommandTools {
     pub name: String,
     /// Lists the tools.
     pub discover: CommandLine,
-    /// Runs one tool: its name comes last on the line.
+    /// Runs one tool. Its name is the last word of the line.
     pub call: CommandLine,
-    /// How long listing may take.
+    /// Time limit for listing.
     pub discover_timeout: Duration,
-    /// Bytes of a listing.
+    /// Maximum size of a listing, in bytes.
     pub listing_bytes_max: usize,
-    /// What an agent sees of a failure.
+    /// The output of a failed command that an agent sees.
     pub error_text: ErrorText,
-    /// How they are contained, where a contract says nothing.
+    /// The sandbox profile of tools without one in their contract.
     pub sandbox: Option<SandboxProfile>,
     /// The trust level of the listing command.
     pub trust: TrustLevel,
 }
 
-/// Asks the command for its tools.
+/// A source that runs the command to list its tools.
 #[derive(Debug, Clone)]
 pub struct CommandSource {
     id: String,
@@ -50,7 +50,7 @@ pub struct CommandSource {
 }
 
 impl CommandSource {
-    /// The source `command:NAME`.
+    /// Returns the source `command:NAME`.
     #[must_use]
     pub fn new(tools: CommandTools, launcher: Launcher) -> Self {
         Self { id: format!("command:{}", tools.name), tools, launcher }
@@ -64,7 +64,8 @@ impl ToolSource for CommandSource {
     }
 
     fn timeout(&self) -> Duration {
-        // The command is killed at its own timeout; the catalogue's comes a little later.
+        // The command is killed at its own timeout, so the catalogue's timeout must be a little
+        // longer.
         self.tools.discover_timeout + Duration::from_secs(2)
     }
 
@@ -74,7 +75,7 @@ impl ToolSource for CommandSource {
         let error =
             |what: String| SourceError(tools.discover.conceal(&format!("`{shown}` {what}")));
         let (conversation, _cancel) = Conversation::detached();
-        // An operator wrote the command to be run; its answers are guarded like any other.
+        // An operator configured the command to be run. Its responses are checked like any others.
         let profile = sandbox::of_call(tools.sandbox.as_ref(), tools.trust)
             .map(|profile| SandboxProfile { enforce: Enforce::BestEffort, ..profile });
         let bounds = Bounds {
@@ -121,7 +122,7 @@ fn first_line(stderr: &[u8]) -> String {
     plain(stderr).lines().next().map(|line| format!(": {line}")).unwrap_or_default()
 }
 
-/// The declarations in a document: a list of them, or of `{functionDeclarations: […]}`.
+/// Returns the declarations in a document: a list of them, or of `{functionDeclarations: […]}`.
 fn listing(document: &Value) -> Option<Listing> {
     let items = document.as_array()?;
     let mut listing = Listing::default();
@@ -145,7 +146,7 @@ fn add(listing: &mut Listing, item: &Value, place: &str) {
         listing.problems.push(format!("{place} is no declaration: it has no `name`"));
         return;
     };
-    // A name goes on a command line; one that looks like an option would be read as one.
+    // A name is part of a command line. The command would read a name like an option as one.
     if name.starts_with('-') || name.contains('\0') {
         listing.problems.push(format!("{place} has a name that a command would read as an option"));
         return;

@@ -1,14 +1,14 @@
-//! What an agent sees of a command's failure.
+//! Defines how much of a command's failure an agent sees.
 //!
 //! Doc: execution.md#command-runtimes
 
-/// What an agent sees of a command that fails.
+/// The output of a failed command that an agent sees.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ErrorText {
     /// Exit code or signal, and standard output.
     #[default]
     Safe,
-    /// Standard error too.
+    /// Standard error in addition.
     Full,
 }

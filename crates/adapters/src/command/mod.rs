@@ -1,5 +1,5 @@
-//! Tools that are commands: arguments as JSON on standard input and in the places of a template,
-//! the result on standard output, never a shell.
+//! Runs commands as tools: arguments are JSON on standard input and placeholders of a template, the
+//! result is standard output. No shell is used.
 //!
 //! Path: 3, 7. Doc: execution.md#command-discovered
 
@@ -30,48 +30,48 @@ use crate::process::{self, Bounds};
 use crate::sandbox;
 use crate::text::{make_plain, plain};
 
-/// Bytes of a listing, where configuration says nothing.
+/// Default maximum size of a listing, in bytes.
 pub const LISTING_BYTES_MAX: usize = 10 << 20;
-/// Bytes of a result.
+/// Maximum size of a result, in bytes.
 pub const OUTPUT_BYTES_MAX: usize = 1 << 20;
 
-/// A command line from configuration: a list, or a text that is split into POSIX words.
+/// Splits a text from configuration into the POSIX words of a command line.
 ///
 /// # Errors
-/// [`TemplateError`], where the text has an open quote or names no program.
+/// [`TemplateError`], if the text has an open quote or names no program.
 pub fn words(text: &str) -> Result<Vec<String>, TemplateError> {
     let words = shell_words::split(text)?;
     if words.is_empty() { Err(TemplateError::NoProgram) } else { Ok(words) }
 }
 
-/// How a tool's command line is made.
+/// How the command line of a tool is built.
 #[derive(Debug, Clone)]
 pub enum CallLine {
-    /// The command that lists the tools runs them too: the name comes last.
+    /// The command that lists the tools also runs them. The tool's name is the last word.
     Named(CommandLine),
-    /// Arguments stand in the places of a template.
+    /// Arguments replace the placeholders of a template.
     Filled {
-        /// Variables and where it runs; its words are those of the template.
+        /// Variables and working directory. Its words are those of the template.
         line: CommandLine,
-        /// The words.
+        /// The words of the command line.
         template: CommandTemplate,
     },
 }
 
-/// How commands are run.
+/// Settings for running commands.
 #[derive(Debug, Clone)]
 pub struct CommandSettings {
     /// The command line.
     pub line: CallLine,
-    /// What an agent sees of a failure.
+    /// The output of a failed command that an agent sees.
     pub error_text: ErrorText,
-    /// How they are contained, where a contract says nothing.
+    /// The sandbox profile of tools without one in their contract.
     pub sandbox: Option<SandboxProfile>,
-    /// What words for trust mean.
+    /// The trust levels of configured trust words.
     pub levels: TrustLevels,
 }
 
-/// Runs tools as commands, one process for each call.
+/// Runs tools as commands, with one process for each call.
 #[derive(Debug, Clone)]
 pub struct CommandExecutor {
     settings: CommandSettings,
@@ -79,7 +79,7 @@ pub struct CommandExecutor {
 }
 
 impl CommandExecutor {
-    /// An executor with these settings.
+    /// Returns an executor with these settings.
     #[must_use]
     pub fn new(settings: CommandSettings, launcher: Launcher) -> Self {
         Self { settings, launcher }
@@ -129,7 +129,7 @@ impl Executor for CommandExecutor {
             }
         };
         let profile = self.profile(&dispatch.contract);
-        // What the command was given in confidence it must not tell anybody.
+        // The output must not contain the secrets that the command was given.
         let secrets = line.clone().with_secrets_of(profile.as_ref()).secrets();
         let bounds = Bounds {
             profile: profile.as_ref(),
@@ -142,10 +142,11 @@ impl Executor for CommandExecutor {
             Ok(mut finished) => {
                 for stream in [&mut finished.stdout, &mut finished.stderr] {
                     if secrets.is_empty() || (!secrets.has_numbers() && parse(stream).is_ok()) {
-                        // A document is looked into when it was read.
+                        // A JSON document is redacted after it is parsed.
                         continue;
                     }
-                    // Bytes that are no text do not hide the text beside them.
+                    // Bytes that are not UTF-8 must not prevent the redaction of the text around
+                    // them.
                     let text = String::from_utf8_lossy(stream);
                     let clean = secrets.conceal_text(&text);
                     if clean != text {
@@ -158,7 +159,7 @@ impl Executor for CommandExecutor {
                 }
                 let on_signal = dispatch.contract.idempotency.on_signal.unwrap_or_default();
                 let mut outcome = answer(finished, self.settings.error_text, on_signal);
-                // Escapes of JSON and of terminals hide a secret until they are read.
+                // Escapes of JSON and of terminals hide a secret until they are decoded.
                 secrets.conceal_outcome(&mut outcome);
                 outcome
             }
@@ -193,12 +194,12 @@ impl Executor for CommandExecutor {
         _contract: &ToolContract,
         _profile: &SandboxProfile,
     ) -> Result<(), SandboxMismatch> {
-        // Each call is contained on its own, or refused when it is started.
+        // Each call is contained separately, or refused when it is started.
         Ok(())
     }
 }
 
-/// A command that was not run.
+/// Returns the error for a command that was not run.
 pub(crate) fn not_run(error: &StartError, shown: &str) -> ExecutionError {
     let internal = format!("`{shown}`: {error}");
     match error {
@@ -217,7 +218,7 @@ pub(crate) fn not_run(error: &StartError, shown: &str) -> ExecutionError {
     }
 }
 
-/// What a finished command means.
+/// Returns the outcome of a finished command.
 fn answer(finished: process::Finished, error_text: ErrorText, on_signal: OnSignal) -> Outcome {
     let stdout = plain(&finished.stdout);
     let stderr = plain(&finished.stderr);
@@ -260,7 +261,7 @@ fn answer(finished: process::Finished, error_text: ErrorText, on_signal: OnSigna
     }
 }
 
-/// What an ended process means where it gave no answer.
+/// Returns the error for a process that ended without a result.
 pub(crate) fn cut(ended: &ProgramEnd, may_have_run: bool, stderr: &str) -> ExecutionError {
     let ran = may_have_run && !matches!(ended, ProgramEnd::Unstarted(_));
     let effect = if ran { Effect::Unknown } else { Effect::NotStarted };

@@ -1,4 +1,4 @@
-//! A command line with places for arguments: a list of words, never a shell.
+//! A command line with placeholders for arguments: a list of words, without a shell.
 //!
 //! Path: 7. Doc: execution.md#command-runtimes
 
@@ -7,22 +7,22 @@ use serde_json::Value;
 use crate::error::{FillError, TemplateError};
 use crate::template::{Piece, Place, Template};
 
-/// Words that one list may become.
+/// Maximum number of words from one list.
 const WORDS_MAX: usize = 1_000;
 
-/// A command line in which `{name}` stands for an argument.
+/// A command line in which `{name}` is replaced by an argument.
 ///
-/// A word that is a place alone becomes the argument's text, or one word for each item of a list;
-/// within a word it is filled in. `{name?}` leaves the word out where there is no such argument.
-/// `{{` and `}}` are braces.
+/// A word that consists of a placeholder becomes the argument's text, or one word for each item of
+/// a list. Within a longer word the text is inserted. `{name?}` omits the word if the argument is
+/// missing. `{{` and `}}` are braces.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CommandTemplate(Vec<Template>);
 
 impl CommandTemplate {
-    /// A template of these words; the first one, the program, has no places.
+    /// Parses a template of these words. The first one, the program, must not have placeholders.
     ///
     /// # Errors
-    /// [`TemplateError`], for the first word that cannot be read.
+    /// [`TemplateError`], for the first word that cannot be parsed.
     pub fn parse(words: &[String]) -> Result<Self, TemplateError> {
         let words: Vec<Template> =
             words.iter().map(|word| Template::parse(word)).collect::<Result<_, _>>()?;
@@ -33,19 +33,19 @@ impl CommandTemplate {
         }
     }
 
-    /// How many of the first words have no places.
+    /// Returns how many of the first words have no placeholders.
     pub(crate) fn written(&self) -> usize {
         self.0.iter().take_while(|word| word.places().next().is_none()).count()
     }
 
-    /// The words with the arguments filled in.
+    /// Returns the words with the arguments inserted.
     ///
     /// # Errors
-    /// [`FillError`]: an argument is missing, is no text, number or truth value, holds NUL, or would
-    /// be read as an option.
+    /// [`FillError`]: an argument is missing, is not a text, number or truth value, contains NUL,
+    /// or would be read as an option.
     pub fn fill(&self, arguments: &Value) -> Result<Vec<String>, FillError> {
         let mut out: Vec<String> = Vec::new();
-        // After `--` nothing is an option any more.
+        // Words after `--` are not options.
         let mut ended = false;
         for word in &self.0 {
             let Some(place) = word.alone() else {
@@ -69,7 +69,8 @@ impl CommandTemplate {
     }
 }
 
-/// Text that may stand on a command line, where it `begins` a word that could be an option.
+/// Checks text for a command line. `begins`: the text is the start of a word that could be an
+/// option.
 fn harmless(text: &str, place: &Place, begins: bool) -> Result<String, FillError> {
     if text.contains('\0') {
         return Err(FillError::Nul(place.shown()));

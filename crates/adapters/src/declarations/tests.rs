@@ -57,7 +57,8 @@ fn what_strict_mode_cannot_say_is_told() {
     assert_eq!(parameters["properties"]["a/b"]["anyOf"][0]["anyOf"][0], json!({"type": "string"}));
 }
 
-/// What a strict model sends for optional properties is what the tool would have got.
+/// A strict model sends nulls for optional properties. Without them the arguments are those that
+/// the tool would otherwise receive.
 #[test]
 fn nulls_that_strict_mode_made_possible_are_dropped_again() {
     use toolbooth_contracts::declaration::without_widened_nulls;

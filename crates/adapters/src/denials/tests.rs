@@ -50,7 +50,7 @@ fn a_denial_is_told_with_the_line_that_would_allow_it() {
             format!("PermissionError: [Errno 13] Permission denied: '{at}/read/x'"),
             Some(write("/read")),
         ),
-        // As the system's own programs say it: themselves first, then what they were given.
+        // The format of system programs: the program first, then its argument.
         (
             "/usr/bin/touch: cannot touch 'x.txt': Read-only file system".into(),
             Some(write("/read")),
@@ -122,7 +122,7 @@ fn the_agent_is_told_nothing_that_its_answer_does_not_show() {
     let written = format!("EROFS: '{at}/read/a'");
     assert_eq!(open(&written, ""), [true]);
     assert_eq!(open("", &written), [false]);
-    // Whether a file is there that the program does not see.
+    // The agent must not learn whether a file exists that the program does not see.
     assert_eq!(open(&format!("cat: {at}/elsewhere: No such file or directory"), ""), [false]);
     let flood = "EROFS: '/x/y'\n".repeat(100_000);
     assert!(explainer.explanations(&flood).len() <= SENTENCES_MAX);

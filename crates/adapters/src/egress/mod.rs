@@ -1,9 +1,9 @@
-//! What contained programs may reach: the hosts that a profile names, and how a destination is
-//! judged.
+//! Controls the egress of contained programs: the hosts that a profile names, and the checks of
+//! destinations.
 //!
-//! A program's own network leads to the gateway alone. [`proxy`] takes requests of programs that know
-//! of a proxy, [`relay`] connections to any address, and [`names`] questions for names. All of them
-//! are judged here, by the address that is really connected to.
+//! A program's own network leads only to the gateway. [`proxy`] accepts requests of programs that
+//! use a proxy, [`relay`] connections to any address, and [`names`] DNS queries. This module checks
+//! all of them by the address that is actually connected to.
 //!
 //! Path: 7. Doc: execution.md#the-network-of-a-contained-program
 
@@ -30,17 +30,17 @@ use crate::error::{AddressError, NetworkRuleError};
 use crate::net_guard::{ResolveError, Resolver, refusal, system_resolver};
 use crate::own_doors::{OwnDoors, is_own};
 
-/// The host that stands for every public one.
+/// The entry that matches every public host.
 pub(crate) const EVERYWHERE: &str = "*";
-/// The port that every program with a network may try.
+/// The port on which every program with a network can try to connect.
 const HTTPS: u16 = 443;
-/// Addresses whose names are remembered, of one program.
+/// Maximum addresses with remembered names, of one program.
 const NAMED_MAX: usize = 4096;
-/// Hosts that are logged once, of one program.
+/// Maximum hosts that are logged, once each, of one program.
 const LOGGED_MAX: usize = 4096;
-/// Addresses of one name.
+/// Maximum addresses of one name.
 const ADDRESSES_MAX: usize = 16;
-/// Names of one address.
+/// Maximum names of one address.
 const NAMES_MAX: usize = 8;
 
 /// The hosts that a profile names.
@@ -49,16 +49,17 @@ pub struct AllowList(Vec<AllowedHost>);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct AllowedHost {
-    /// In lower case, without a final dot or brackets; `*.` stands before any one or more labels,
-    /// and `*` for every public host.
+    /// In lower case, without a final dot or brackets. `*.` matches one or more labels, and `*`
+    /// every public host.
     host: String,
     /// `None` = any.
     port: Option<u16>,
 }
 
 impl AllowList {
-    /// A list of `name:port`, `*.name:port`, `address:port`, `[address]:port` (`*` as the port is
-    /// any), `*:port` for every public host, and `*` for every public host at port 443.
+    /// Reads a list of `name:port`, `*.name:port`, `address:port` and `[address]:port`, where `*` as
+    /// the port matches any. `*:port` is every public host, and `*` is every public host at port
+    /// 443.
     ///
     /// # Errors
     /// [`NetworkRuleError`], for the first entry that is none of these.
@@ -90,13 +91,13 @@ impl AllowList {
         entries.iter().map(entry).collect::<Result<_, _>>().map(Self)
     }
 
-    /// Whether every public host is named, at some port.
+    /// Whether every public host is named, for some port.
     #[must_use]
     pub fn is_everywhere(&self) -> bool {
         self.0.iter().any(|entry| entry.host == EVERYWHERE)
     }
 
-    /// The ports at which programs that know of no proxy find the gateway.
+    /// Returns the ports on which the gateway accepts connections of programs that use no proxy.
     #[must_use]
     pub fn ports(&self) -> Vec<u16> {
         let named = self.0.iter().filter_map(|entry| entry.port);
@@ -106,15 +107,16 @@ impl AllowList {
         ports
     }
 
-    /// The listeners of a program's network; `None` where it has none.
+    /// Returns the listeners of a program's network; `None` = it has no network.
     #[must_use]
     pub(crate) fn relay(&self) -> Option<Relay> {
-        // Where every host may be reached a proxy adds nothing, and some programs handle it badly.
+        // If every host can be reached, a proxy adds nothing, and some programs handle it
+        // incorrectly.
         let proxy = self.0.iter().any(|entry| entry.host != EVERYWHERE);
         (!self.0.is_empty()).then(|| Relay { ports: self.ports(), proxy })
     }
 
-    /// Whether a host is named: by its name, or its address where that is written out.
+    /// Whether a host is named: by its name, or by its literal address.
     fn names(&self, host: &str, port: Option<u16>) -> bool {
         let host = normal(host);
         self.0.iter().filter(|entry| entry.host != EVERYWHERE).any(|entry| {
@@ -126,13 +128,13 @@ impl AllowList {
         })
     }
 
-    /// Whether every public host may be reached at a port.
+    /// Whether every public host can be reached at a port.
     fn opens(&self, port: u16) -> bool {
         self.0.iter().any(|entry| entry.host == EVERYWHERE && entry.port == Some(port))
     }
 }
 
-/// A host as lists have it.
+/// Converts a host to the form that lists use.
 fn normal(host: &str) -> String {
     let host = host.trim_start_matches('[').trim_end_matches(']');
     let host = host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase();
@@ -142,20 +144,20 @@ fn normal(host: &str) -> String {
     }
 }
 
-/// Connections of all contained programs through the gateway at once.
+/// Maximum concurrent connections of all contained programs through the gateway.
 const CONNECTIONS_MAX: usize = 512;
-/// Which part of the descriptors that the gateway may open they may take, and which of these one
-/// program may.
+/// The divisor of the gateway's descriptor limit for all these connections, and the divisor of that
+/// share for one program.
 const DESCRIPTORS_PART: usize = 16;
 const PROGRAM_PART: usize = 4;
-/// Names that are looked up at once for all contained programs, and for one of them. A look-up takes
-/// a thread for as long as the system's resolver wants.
+/// Maximum concurrent look-ups for all contained programs, and for one of them. A look-up occupies a
+/// thread until the system's resolver returns.
 const LOOKUPS_MAX: usize = 32;
 const LOOKUPS_OF_PROGRAM_MAX: usize = 8;
-/// How long a name may take to be looked up.
+/// Timeout for the look-up of a name.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What all contained programs share of the gateway.
+/// The gateway's resources that all contained programs share.
 #[derive(Debug)]
 struct Budget {
     connections_max: usize,
@@ -173,7 +175,7 @@ impl Default for Budget {
     }
 }
 
-/// What holds for the networks of all contained programs of a gateway.
+/// The network rules for all contained programs of a gateway.
 #[derive(Clone)]
 pub struct NetworkRules {
     budget: Arc<Budget>,
@@ -196,7 +198,7 @@ impl Default for NetworkRules {
 }
 
 impl NetworkRules {
-    /// Rules that let these addresses and ranges (`address/bits`) pass, although they are not
+    /// Creates rules that allow these addresses and ranges (`address/bits`), although they are not
     /// public.
     ///
     /// # Errors
@@ -211,24 +213,25 @@ impl NetworkRules {
         Ok(Self { allowed, ..Self::default() })
     }
 
-    /// The same rules over another resolver.
+    /// Returns the same rules with another resolver.
     #[must_use]
     pub fn with_resolver(self, resolver: Resolver) -> Self {
         Self { resolver, ..self }
     }
 
-    /// Where the gateway itself listens: refused, whatever else is allowed.
+    /// Returns the addresses of the gateway itself, which are always refused.
     #[must_use]
     pub fn doors(&self) -> &OwnDoors {
         &self.doors
     }
 
-    /// Whether the gateway itself listens there. An unspecified address leads to this machine.
+    /// Whether the gateway itself listens there. An unspecified address leads to this machine and
+    /// counts too.
     fn is_door(&self, to: SocketAddr) -> bool {
         to.ip().is_unspecified() || self.doors.has(to)
     }
 
-    /// Whether an address that nobody wrote out may be reached.
+    /// Checks an address that is not named literally.
     fn check(&self, to: SocketAddr) -> Result<(), AddressError> {
         let address = to.ip();
         if self.allowed.iter().any(|range| range.contains(&address)) {
@@ -242,7 +245,7 @@ impl NetworkRules {
     }
 }
 
-/// Why a host that no profile names is refused, and what would name it.
+/// Returns the refusal of a host that no profile names, with the entry that would name it.
 fn unlisted(host: &str, port: u16) -> AddressError {
     AddressError::Unlisted(match host.contains(':') {
         true => format!("[{host}]:{port}"),
@@ -264,7 +267,7 @@ pub(crate) struct Passage {
     lookups: Arc<Semaphore>,
 }
 
-/// Names that the program was told addresses of.
+/// Names with addresses that the program has received.
 #[derive(Debug, Default)]
 struct NamesByAddress {
     by_address: HashMap<IpAddr, Vec<String>>,
@@ -312,8 +315,8 @@ impl Passage {
         })
     }
 
-    /// Judges where a connection leads, by its true address; gives the host as it is told, and
-    /// `None` where it is refused, which is noted by then.
+    /// Checks the destination of a connection by its actual address. Returns the host for messages,
+    /// or `None` after it has recorded a refusal.
     fn judge(&self, to: SocketAddr) -> Option<String> {
         let to = SocketAddr::new(to.ip().to_canonical(), to.port());
         let names = lock(&self.named).by_address.get(&to.ip()).cloned().unwrap_or_default();
@@ -323,7 +326,7 @@ impl Passage {
         let judged = if self.rules.is_door(to) {
             Err(AddressError::OwnDoor)
         } else if self.allowed.names(&literal, Some(to.port())) {
-            // An address that an operator wrote out means itself.
+            // An address that an operator names literally is allowed as such.
             Ok(())
         } else if listed.is_some() || self.allowed.opens(to.port()) {
             self.rules.check(to)
@@ -339,7 +342,8 @@ impl Passage {
         }
     }
 
-    /// The addresses of a host that a program names itself, all of which may be connected to.
+    /// Returns the addresses of a host that a program names itself. All of them are allowed
+    /// destinations.
     async fn resolve(&self, host: &str, port: u16) -> Result<Vec<SocketAddr>, ResolveError> {
         let literal = normal(host).parse::<IpAddr>().is_ok();
         let named = self.allowed.names(host, Some(port));
@@ -361,7 +365,8 @@ impl Passage {
         if found.is_empty() {
             return Err(ResolveError::Unresolved(format!("`{host}` has no address")));
         }
-        // One bad address is enough: which of them is taken is not for the name to say.
+        // One forbidden address refuses the name, because the name must not decide which one is
+        // used.
         for to in &found {
             let to = SocketAddr::new(to.ip().to_canonical(), to.port());
             if self.rules.is_door(to) {
@@ -376,20 +381,19 @@ impl Passage {
         Ok(found)
     }
 
-    /// The addresses of a name, as this machine's resolver has them.
+    /// Returns the addresses of a name from this machine's resolver.
     ///
     /// # Errors
-    /// Where there are none, or none in time.
+    /// If no address is found, or none in time.
     async fn look_up(&self, name: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
         let looking = async {
-            // A program that asks for many names at once waits for its own look-ups, and no one
-            // else's does for them.
+            // A program with many look-ups waits for its own ones and does not delay other programs.
             let own = Arc::clone(&self.lookups).acquire_owned().await;
             let shared = Arc::clone(&self.rules.budget.lookups).acquire_owned().await;
             let slots = (own.map_err(io::Error::other)?, shared.map_err(io::Error::other)?);
             let asked = (self.rules.resolver)(name.to_owned(), port);
-            // A look-up that takes too long goes on in its thread, and so does its share of the
-            // bound.
+            // A look-up that exceeds its timeout continues in its thread and still counts towards
+            // the limit.
             let looking = tokio::spawn(async move {
                 let found = asked.await;
                 drop(slots);
@@ -406,12 +410,12 @@ impl Passage {
         }
     }
 
-    /// Whether the program may ask for the addresses of a name.
+    /// Whether the program can query the addresses of a name.
     fn may_ask(&self, name: &str) -> bool {
         self.allowed.is_everywhere() || self.allowed.names(name, None)
     }
 
-    /// Remembers which name the program was told addresses of.
+    /// Records the name of addresses that the program has received.
     fn remember(&self, name: &str, addresses: &[IpAddr]) {
         let mut named = lock(&self.named);
         let NamesByAddress { by_address, order } = &mut *named;
@@ -434,7 +438,7 @@ impl Passage {
     }
 
     fn note_refusal(&self, host: &str, port: u16, reason: &str) {
-        // Repeated refusals are counted, and told once.
+        // Repeated refusals are counted and logged once.
         if self.execution_log.egress_refused(host, port, reason) {
             tracing::warn!(program = self.program, host, port, reason, "a way out is refused");
         }
@@ -444,7 +448,7 @@ impl Passage {
         self.execution_log.egress_reached(host, port);
         let mut logged = lock(&self.logged);
         let program = self.program.as_str();
-        // A program that chooses names does not choose how long the log is.
+        // A program that chooses many names must not fill the log.
         if logged.len() < LOGGED_MAX && logged.insert((host.to_owned(), port)) {
             tracing::info!(program, host, port, "a contained program reaches a host");
             if logged.len() == LOGGED_MAX {

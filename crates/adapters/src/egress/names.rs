@@ -1,7 +1,7 @@
-//! Answers a contained program's questions for names (RFC 1035), with the gateway's own resolver.
+//! Answers DNS queries (RFC 1035) of a contained program with the gateway's own resolver.
 //!
-//! Only names that the profile covers are looked up. Addresses are answered as they are; whether one
-//! may be connected to is judged when it is.
+//! Only names that the profile covers are looked up. The addresses are returned unchecked; each is
+//! checked when a connection is made.
 //!
 //! Path: 7. Doc: execution.md#the-network-of-a-contained-program
 
@@ -23,28 +23,28 @@ use tokio::task::JoinSet;
 use super::Passage;
 use super::relay::accept;
 
-/// Bytes of a question; longer ones are of no kind that is answered.
+/// Maximum bytes of a query; no supported query is longer.
 const QUESTION_BYTES_MAX: usize = 4096;
-/// Questions over UDP that are worked on at once; further ones are dropped, and asked again.
+/// Maximum concurrent queries over UDP; further ones are dropped, and programs repeat them.
 const QUESTIONS_MAX: usize = 64;
-/// Connections for questions at once: programs ask by datagrams, but for long answers.
+/// Maximum concurrent connections for queries; programs use datagrams, except for long responses.
 const CONVERSATIONS_MAX: usize = 4;
-/// How long a connection may be silent.
+/// Idle timeout of a connection.
 const SILENCE_MAX: Duration = Duration::from_secs(5);
-/// Addresses of one answer; with these it fits into 512 bytes.
+/// Maximum addresses of one response, which then fits into 512 bytes.
 const ADDRESSES_MAX: usize = 8;
-/// How long an answer may be kept, in seconds.
+/// How long a response can be cached, in seconds.
 const TTL_S: u32 = 30;
-/// An address by which it is seen whether there is a route for IPv6; nothing is sent to it.
+/// An address to test for an IPv6 route; nothing is sent to it.
 const ANY_V6: &str = "[2001:4860:4860::8888]:53";
 
-/// A socket for datagrams that tells to which address each one came.
+/// A datagram socket that reports the destination address of each datagram.
 pub(super) struct Datagrams {
     socket: tokio::net::UdpSocket,
     state: UdpSocketState,
 }
 
-/// A datagram: what it says, who sent it, and to which address.
+/// A datagram: its content, its sender, and its destination address.
 struct Datagram {
     question: Vec<u8>,
     from: SocketAddr,
@@ -79,7 +79,7 @@ impl Datagrams {
             ecn: None,
             contents: answer,
             segment_size: None,
-            // Programs drop an answer from another address than they asked.
+            // Programs drop a response from an address that they did not query.
             src_ip: datagram.to,
         };
         let send = || self.state.try_send(UdpSockRef::from(&self.socket), &transmit);
@@ -101,7 +101,7 @@ pub(super) async fn serve_datagrams(passage: Arc<Passage>, datagrams: Datagrams)
         let (passage, datagrams) = (Arc::clone(&passage), Arc::clone(&datagrams));
         answering.spawn(async move {
             if let Some(answer) = answer(&passage, &datagram.question).await {
-                // A program that is gone needs no answer.
+                // A program that has ended needs no response.
                 let _ = datagrams.answer(&datagram, &answer).await;
             }
             drop(slot);
@@ -113,7 +113,7 @@ pub(super) async fn serve_streams(passage: Arc<Passage>, listener: TcpListener) 
     accept(passage, listener, CONVERSATIONS_MAX, converse).await;
 }
 
-/// Questions over a connection, each with its length before it (RFC 1035, 4.2.2).
+/// Answers queries over a connection, each with its length before it (RFC 1035, 4.2.2).
 async fn converse(passage: Arc<Passage>, mut stream: TcpStream) {
     loop {
         let reading = async {
@@ -136,7 +136,7 @@ async fn converse(passage: Arc<Passage>, mut stream: TcpStream) {
     }
 }
 
-/// The answer to a question; `None` for bytes that are none.
+/// Returns the response to a query; `None` = the bytes are not a query.
 async fn answer(passage: &Passage, bytes: &[u8]) -> Option<Vec<u8>> {
     let question = Message::from_vec(bytes).ok()?;
     if question.metadata.message_type != MessageType::Query {
@@ -168,7 +168,7 @@ async fn answer(passage: &Passage, bytes: &[u8]) -> Option<Vec<u8>> {
     answer.to_vec().ok()
 }
 
-/// The addresses of a name; none for kinds of records that are not looked up.
+/// Returns the addresses of a name; none for record types that are not looked up.
 async fn look_up(
     passage: &Passage,
     name: &str,
@@ -181,13 +181,13 @@ async fn look_up(
     }
     let wanted: fn(&IpAddr) -> bool = match kind {
         RecordType::A => IpAddr::is_ipv4,
-        // Addresses that cannot be connected to would be tried first.
+        // Without a route, programs would first try addresses that cannot be reached.
         RecordType::AAAA if has_v6() => IpAddr::is_ipv6,
         _ => return Ok(Vec::new()),
     };
     let found = match passage.look_up(name, 0).await {
         Ok(found) => found,
-        // Asked again, it may be answered.
+        // A repeated query may succeed.
         Err(error) if error.kind() == ErrorKind::TimedOut => return Err(ResponseCode::ServFail),
         Err(error) => {
             tracing::debug!(name, %error, "a name is not found");
@@ -228,7 +228,7 @@ mod tests {
         Passage::new(allowed, rules, ExecutionLog::default(), "p".to_owned())
     }
 
-    /// A question as programs send it.
+    /// Returns a query as programs send it.
     fn question(name: &str, kind: u8) -> Vec<u8> {
         let mut bytes = vec![0, 7, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
         for label in name.split('.') {
@@ -246,7 +246,7 @@ mod tests {
         for (passage, name, kind, code, count) in [
             (&open, "A.Example", 1, 0, 1),
             (&open, "gone.example", 1, 3, 0),
-            // A mail exchange is none of what is looked up.
+            // Mail exchange records are not looked up.
             (&open, "a.example", 15, 0, 0),
             (&listed, "a.example", 1, 0, 1),
             (&listed, "other.example", 1, 5, 0),

@@ -1,7 +1,7 @@
-//! An HTTP proxy in the network of a contained program, for programs that know of one.
+//! An HTTP proxy in the network of a contained program, for programs that use a proxy.
 //!
-//! `CONNECT` (RFC 9110, 9.3.6) carries anything; plain `http:` requests come in absolute form. What is
-//! refused gets a sentence that the program sees.
+//! `CONNECT` (RFC 9110, 9.3.6) carries any protocol; plain `http:` requests arrive in absolute form.
+//! The program receives a message for a refused request.
 //!
 //! Path: 7. Doc: execution.md#the-network-of-a-contained-program
 
@@ -15,22 +15,22 @@ use super::Passage;
 use super::relay::{BUFFER_BYTES, CONNECT_TIMEOUT, accept};
 use crate::net_guard::ResolveError;
 
-/// Bytes of a request's head.
+/// Maximum bytes of a request's head.
 const HEAD_BYTES_MAX: usize = 16 << 10;
-/// Headers of a request.
+/// Maximum headers of a request.
 const HEADERS_MAX: usize = 100;
-/// How long a head may take to arrive.
+/// Time for a head to arrive.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 
 pub(super) async fn serve(passage: Arc<Passage>, listener: TcpListener) {
     accept(passage, listener, usize::MAX >> 4, pass).await;
 }
 
-/// What a request asks for.
+/// The destination of a request.
 struct Wanted {
     host: String,
     port: u16,
-    /// What goes to the host first; `None` = a tunnel.
+    /// The bytes that are sent to the host first; `None` = a tunnel.
     request: Option<Vec<u8>>,
 }
 
@@ -63,13 +63,13 @@ async fn pass(passage: Arc<Passage>, mut stream: TcpStream) {
         None => stream.write_all(b"HTTP/1.1 200 Connection established\r\n\r\n").await,
     };
     if opening.is_ok() && host.write_all(&rest).await.is_ok() {
-        // Either side may hang up at any time.
+        // Either side can close the connection at any time.
         let (sent, received) = (BUFFER_BYTES, BUFFER_BYTES);
         let _ = copy_bidirectional_with_sizes(&mut stream, &mut host, sent, received).await;
     }
 }
 
-/// Connects to a host that is on the list.
+/// Connects to the destination if it is allowed.
 async fn reach(passage: &Passage, wanted: &Wanted) -> Result<TcpStream, Refused> {
     let (host, port) = (wanted.host.as_str(), wanted.port);
     let addresses = match passage.resolve(host, port).await {
@@ -98,7 +98,7 @@ async fn reach(passage: &Passage, wanted: &Wanted) -> Result<TcpStream, Refused>
     }
 }
 
-/// A request's head, and what came after it.
+/// Reads a request's head, and the bytes after it.
 async fn read_head(stream: &mut TcpStream) -> Result<(Vec<u8>, Vec<u8>), Refused> {
     let bad = |what: &str| Refused(400, "Bad Request", what.to_owned());
     let mut bytes = Vec::new();
@@ -151,7 +151,7 @@ fn wanted(head: &[u8]) -> Result<Wanted, Refused> {
     let mut text = format!("{method} {slash}{path} HTTP/1.1\r\nhost: {place}\r\n").into_bytes();
     for header in request.headers.iter() {
         let name = header.name.to_ascii_lowercase();
-        // Of this connection alone, not of the next one; and the host is the one that was judged.
+        // These headers apply to this connection only, and the host is the checked one.
         if name.starts_with("proxy-")
             || ["connection", "keep-alive", "host"].contains(&name.as_str())
         {
@@ -161,14 +161,14 @@ fn wanted(head: &[u8]) -> Result<Wanted, Refused> {
         text.extend_from_slice(header.value);
         text.extend_from_slice(b"\r\n");
     }
-    // One request per connection: the next may be for somebody else.
+    // One request per connection: the next may be for another host.
     text.extend_from_slice(b"connection: close\r\n\r\n");
     Ok(Wanted { host, port, request: Some(text) })
 }
 
-/// Host and port of `host:port`, `[address]:port` or, where there is a port for it, `host`.
+/// Returns host and port of `host:port`, `[address]:port` or, with a standard port, `host`.
 fn authority(text: &str, standard: Option<u16>) -> Option<(String, u16)> {
-    // Nobody's name and password.
+    // User names and passwords are not supported.
     if text.contains('@') {
         return None;
     }

@@ -1,7 +1,7 @@
-//! Carries connections of a contained program to where it wanted to go.
+//! Forwards connections of a contained program to their destinations.
 //!
-//! In the program's network every address is local, so one listener gets the connections to all of
-//! them, and each connection's own address is its destination. One that is refused is reset.
+//! In the program's network every address is local, so one listener accepts the connections to all
+//! of them. The local address of a connection is its destination. A refused connection is reset.
 //!
 //! Path: 7. Doc: execution.md#the-network-of-a-contained-program
 
@@ -15,15 +15,15 @@ use tokio::task::JoinSet;
 
 use super::Passage;
 
-/// How long a connection may take to be made.
+/// Timeout for connecting to a destination.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
-/// Bytes that are on their way in each direction of a connection.
+/// Bytes of the buffer for each direction of a connection.
 pub(super) const BUFFER_BYTES: usize = 64 << 10;
-/// How long a listener rests while descriptors are short.
+/// Pause of a listener while descriptors are short.
 const REST: Duration = Duration::from_millis(50);
 
-/// Accepts connections of a program for ever, within its share of the gateway's connections and at
-/// most `most` of this listener; further ones wait in the kernel's bounded queue.
+/// Accepts connections of a program without end, within its share of the gateway's connections. At
+/// most `most` of this listener run at once; further ones wait in the kernel's bounded queue.
 pub(super) async fn accept<F>(
     passage: Arc<Passage>,
     listener: TcpListener,
@@ -39,7 +39,8 @@ pub(super) async fn accept<F>(
             tokio::time::sleep(REST).await;
             continue;
         };
-        // One connection of each listener waits here, and takes nothing from others meanwhile.
+        // At most one connection of each listener waits here, and it occupies no slot of other
+        // programs.
         let mut held = Vec::new();
         for slot in [&here, &passage.connections, &passage.rules.budget.connections] {
             let Ok(slot) = Arc::clone(slot).acquire_owned().await else { return };
@@ -61,7 +62,7 @@ pub(super) async fn serve(passage: Arc<Passage>, listener: TcpListener) {
 async fn carry(passage: Arc<Passage>, mut stream: TcpStream) {
     let Ok(to) = stream.local_addr() else { return };
     let reset = |stream: &TcpStream| {
-        // The program sees a reset, and not an answer that ended early.
+        // The program must see a reset, not a response that ended early.
         let _ = stream.set_zero_linger();
     };
     let Some(host) = passage.judge(to) else { return reset(&stream) };
@@ -81,7 +82,7 @@ async fn carry(passage: Arc<Passage>, mut stream: TcpStream) {
     passage.note_reached(&host, to.port());
     let _ = (stream.set_nodelay(true), host_stream.set_nodelay(true));
     let (sent, received) = (BUFFER_BYTES, BUFFER_BYTES);
-    // Either side may hang up at any time.
+    // Either side can close the connection at any time.
     let copied = copy_bidirectional_with_sizes(&mut stream, &mut host_stream, sent, received).await;
     if copied.is_err() {
         reset(&stream);

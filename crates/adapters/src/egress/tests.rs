@@ -68,7 +68,7 @@ fn destinations_are_judged_by_their_true_address() {
         ("[fe80::1]:443", false),
         ("[2606:2800:220:1::1]:443", true),
         ("127.0.0.1:5432", true),
-        // Whatever else is allowed, the gateway's own door is not.
+        // The gateway's own door is refused, even if everything else is allowed.
         ("127.0.0.1:7717", false),
         ("[::ffff:127.0.0.1]:7717", false),
         ("0.0.0.0:443", false),
@@ -83,7 +83,7 @@ fn destinations_are_judged_by_their_true_address() {
     assert_eq!(named.judge(to).as_deref(), Some("api.example"));
     named.remember("other.example", &[to.ip()]);
     assert_eq!(named.judge(to).as_deref(), Some("api.example"));
-    // A name that leads inside opens nothing.
+    // A listed name with an internal address is refused.
     named.remember("api.example", &["10.0.0.1".parse().unwrap()]);
     assert!(named.judge("10.0.0.1:443".parse().unwrap()).is_none());
 }
@@ -102,7 +102,7 @@ fn names_are_remembered_within_bounds() {
     assert!(named.by_address.values().all(|names| names.len() == NAMES_MAX));
 }
 
-/// Look-ups that never end take what one program may, and no more.
+/// Look-ups that never end occupy only the share of one program.
 #[tokio::test(start_paused = true)]
 async fn look_ups_of_a_program_are_bounded() {
     let rules =

@@ -1,7 +1,7 @@
-//! HTTP endpoints: one request for each call, from a template or an OpenAPI document.
+//! Calls HTTP endpoints: one request for each call, from a template or an OpenAPI document.
 //!
-//! Connections are pooled for each endpoint. Where a request goes is judged by the address that it
-//! is made to, on every hop; a response is bounded while it comes, after decompression.
+//! Connections are pooled for each endpoint. Every hop is checked by the address that is connected
+//! to. A response is limited while it arrives, after decompression.
 //!
 //! Path: 7. Doc: execution.md#endpoints
 
@@ -39,21 +39,21 @@ use crate::text::plain;
 use crate::tracked_body::{self, Sent};
 use request::Request;
 
-/// Bytes of a response, where configuration says nothing.
+/// Default limit of a response, in bytes.
 pub const RESPONSE_BYTES_MAX: usize = 10 << 20;
-/// How long connecting may take, where configuration says nothing.
+/// Default connect timeout.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Redirects that may ever be followed.
+/// Upper limit of configured redirects.
 pub const REDIRECTS_MAX: u32 = 10;
-/// Characters of a sentence that an endpoint says of its failure.
+/// Maximum characters of the error title that an endpoint returns.
 const TITLE_CHARS_MAX: usize = 300;
-/// Bytes of a failed response that are kept for operators.
+/// Maximum bytes of an error response that are stored for operators.
 const FAILURE_BYTES_MAX: usize = 64 << 10;
 
-/// What an endpoint's tools ask for.
+/// The requests of an endpoint's tools.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Plan {
-    /// One request. Its URL may name variables of the gateway, which are filled in by `url`.
+    /// One request. Variables of the gateway in its URL are already substituted.
     Template(Box<RequestTemplate>),
     /// The operations of a document; a tool's target is `METHOD path`.
     Operations(Box<Operations>),
@@ -64,25 +64,25 @@ pub enum Plan {
 pub struct EndpointSettings {
     /// The name in configuration.
     pub name: String,
-    /// What is asked for.
+    /// The requests of its tools.
     pub plan: Plan,
     /// Headers of every request, credentials included.
     pub headers: Vec<(String, Setting)>,
-    /// Where requests may go.
+    /// Checks the destinations of requests.
     pub guard: Guard,
-    /// Redirects that are followed.
+    /// Maximum number of redirects that are followed.
     pub redirects: u32,
-    /// Bytes of a response, decompressed.
+    /// Maximum bytes of a response, decompressed.
     pub response_bytes_max: usize,
-    /// How long connecting may take.
+    /// The connect timeout.
     pub connect_timeout: Duration,
     /// The header that carries the idempotency key.
     pub idempotency_header: Option<HeaderName>,
-    /// Certificates of authorities that are trusted beside the system's, PEM.
+    /// Certificates of authorities that are trusted in addition to the system's, PEM.
     pub authorities: Option<Vec<u8>>,
 }
 
-/// Runs the tools of one endpoint.
+/// The executor of one endpoint's tools.
 #[derive(Debug)]
 pub struct Endpoint {
     settings: EndpointSettings,
@@ -90,13 +90,13 @@ pub struct Endpoint {
     judged: Judged,
 }
 
-/// Names of an endpoint that are remembered with their addresses.
+/// Maximum number of cached names of an endpoint.
 const NAMES_MAX: usize = 64;
 
-/// How long a name is not looked up again. Its addresses are judged at each request.
+/// How long the addresses of a name are cached. They are checked at each request.
 const LOOK_UP_EVERY: Duration = Duration::from_secs(5);
 
-/// The addresses of a name, as they were judged with the port that is asked.
+/// The addresses of a name that were checked with the requested port.
 #[derive(Debug, Clone)]
 struct LookedUp {
     addresses: Vec<SocketAddr>,
@@ -105,7 +105,8 @@ struct LookedUp {
 
 type Judged = Arc<Mutex<HashMap<String, LookedUp>>>;
 
-/// Resolves names for the HTTP library, which tells no port: to what was judged, where it was.
+/// The resolver for the HTTP library, which does not pass the port. It uses the checked addresses if
+/// they exist.
 struct Resolver {
     guard: Guard,
     judged: Judged,
@@ -130,7 +131,7 @@ impl reqwest::dns::Resolve for Resolver {
 }
 
 impl Endpoint {
-    /// An endpoint that has not been asked yet.
+    /// Creates an endpoint without connections.
     #[must_use]
     pub fn new(settings: EndpointSettings) -> Self {
         Self { settings, client: OnceLock::new(), judged: Judged::default() }
@@ -149,7 +150,7 @@ impl Endpoint {
                 guard: self.settings.guard.clone(),
                 judged: Arc::clone(&self.judged),
             })
-            // A variable of the environment must not decide where credentials go.
+            // An environment variable must not decide where credentials are sent.
             .no_proxy()
             .tcp_nodelay(true);
         if let Some(pem) = &self.settings.authorities {
@@ -208,8 +209,8 @@ impl Endpoint {
         Ok(headers)
     }
 
-    /// Judges where a URL leads, by address and port. What a name leads to is kept for the connection,
-    /// which goes there.
+    /// Checks the destination of a URL by address and port. The addresses of a name are stored, and
+    /// the connection uses them.
     async fn judge(&self, url: &Url) -> Result<(), AddressError> {
         let port = url.port_or_known_default().unwrap_or_default();
         let address = match url.host() {
@@ -233,7 +234,7 @@ impl Endpoint {
         }
         match guard.resolve(name, port).await {
             Ok(mut addresses) => {
-                // The library puts the port of the URL in.
+                // The HTTP library sets the port of the URL.
                 addresses.iter_mut().for_each(|address| address.set_port(0));
                 let mut judged = locked(&self.judged);
                 if judged.len() >= NAMES_MAX {
@@ -243,7 +244,7 @@ impl Endpoint {
                 Ok(())
             }
             Err(ResolveError::Refused(reason)) => Err(reason),
-            // The connection fails, and says so.
+            // The connection attempt fails and reports the error.
             Err(ResolveError::Unresolved(_)) => {
                 locked(&self.judged).remove(name);
                 Ok(())
@@ -258,7 +259,7 @@ impl Endpoint {
             .client()
             .map_err(|error| ExecutionError::adapter(Effect::NotStarted, with_causes(&error)))?;
         let mut hops = 0;
-        // Once a server has answered with a redirect, something may have happened there.
+        // A server that responded with a redirect may already have had an effect.
         let mut before = Effect::NotStarted;
         loop {
             let refuse = |reason: String| {
@@ -287,7 +288,7 @@ impl Endpoint {
                     return Err(failed(&error, taken, before, refuse));
                 }
             };
-            // Another request to the same name may have found another address meanwhile.
+            // Another request to the same name may have stored another address meanwhile.
             let peer = response.remote_addr();
             if let Some(Err(reason)) = peer.map(|peer| self.settings.guard.check(peer)) {
                 before = Effect::Unknown;
@@ -338,7 +339,7 @@ impl Endpoint {
                 internal: format!("the response has more than {most} bytes"),
             });
         }
-        // What the endpoint was told in confidence it must not tell the agent.
+        // The agent must not see the secrets given to the endpoint.
         let secrets = self.secrets();
         let mut text = String::from_utf8_lossy(&bytes);
         if secrets.has_numbers() {
@@ -375,13 +376,13 @@ impl Endpoint {
         })
     }
 
-    /// What the endpoint is told in confidence.
+    /// Returns the secrets given to the endpoint.
     fn secrets(&self) -> KnownSecrets {
         let headers = self.settings.headers.iter();
         Setting::known(headers.map(|(name, value)| (name.as_str(), value)))
     }
 
-    /// A status of 400 or more.
+    /// Converts a response with a status of 400 or more into an error.
     fn refusal(&self, status: StatusCode, bytes: &[u8], before: Effect) -> ExecutionError {
         let secrets = self.secrets();
         let text = secrets.conceal_text(&plain(bytes));
@@ -391,15 +392,15 @@ impl Endpoint {
         let title = title.or_else(|| status.canonical_reason().map(str::to_owned));
         let title = secrets.conceal_text(&plain(title.unwrap_or_default().as_bytes()));
         let title: String = title.chars().take(TITLE_CHARS_MAX).collect();
-        // What answered before with a redirect may have taken it.
+        // A server that responded with a redirect before may have processed the request.
         let effect = if tracked_body::says_not_taken(status) { before } else { Effect::Unknown };
         let safe = format!("the tool's endpoint answered {}: {title}", status.as_u16());
         ExecutionError::adapter(effect, format!("status {status}: {text}")).with_safe(safe)
     }
 }
 
-/// The next request of a redirect (RFC 9110, 15.4). Nothing that was meant for one origin goes to
-/// another.
+/// Returns the next request of a redirect (RFC 9110, 15.4). Headers and bodies for one origin are
+/// never sent to another.
 fn follow(
     request: Request,
     mut headers: HeaderMap,
@@ -444,7 +445,8 @@ fn refused(effect: Effect, reason: String) -> ExecutionError {
     }
 }
 
-/// A request that was not answered; `taken`: the server may have all of it.
+/// Converts the failure of a request without a response. `taken`: the server may have received all
+/// of it.
 fn failed(
     error: &reqwest::Error,
     taken: bool,
@@ -466,16 +468,16 @@ fn failed(
     ExecutionError::adapter(effect, told).with_safe("the tool's endpoint cannot be reached")
 }
 
-/// At most `most` bytes of a body, and whether that is all of it. What it holds compressed counts
-/// as it is decompressed.
+/// Reads at most `most` bytes of a body; returns them, and whether the body is complete. The limit
+/// applies to decompressed bytes.
 async fn body(response: reqwest::Response, most: usize) -> reqwest::Result<(Vec<u8>, bool)> {
     let mut bytes = Vec::new();
     let mut stream = response.bytes_stream();
     while let Some(chunk) = stream.next().await {
         let chunk = chunk?;
-        let room = most.saturating_sub(bytes.len());
-        bytes.extend_from_slice(chunk.get(..room.min(chunk.len())).unwrap_or_default());
-        if chunk.len() > room {
+        let space = most.saturating_sub(bytes.len());
+        bytes.extend_from_slice(chunk.get(..space.min(chunk.len())).unwrap_or_default());
+        if chunk.len() > space {
             return Ok((bytes, false));
         }
     }
@@ -530,12 +532,12 @@ impl Executor for Endpoint {
     }
 }
 
-/// An endpoint that a setting is missing for.
+/// An endpoint with a missing setting.
 #[derive(Debug)]
 pub struct NotConfigured(String);
 
 impl NotConfigured {
-    /// The sentence says what is missing.
+    /// Creates the endpoint; `reason` states the missing setting.
     #[must_use]
     pub fn new(reason: String) -> Self {
         Self(reason)

@@ -1,7 +1,7 @@
-//! Operations of an OpenAPI 3 document as requests.
+//! Builds requests from the operations of an OpenAPI 3 document.
 //!
-//! The arguments have the names that `import openapi` gives them: those of path and query
-//! parameters, and `body`.
+//! The arguments have the names that `import openapi` assigns: those of path and query parameters,
+//! and `body`.
 //!
 //! Path: 7. Doc: execution.md#endpoints
 
@@ -22,7 +22,7 @@ const METHODS: [&str; 8] = ["get", "put", "post", "delete", "options", "head", "
 /// The operations of a document, by `METHOD path`.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Operations {
-    /// Where the paths stand, without a final `/`.
+    /// The URL before the paths, without a final `/`.
     base: String,
     operations: BTreeMap<String, Operation>,
 }
@@ -54,10 +54,10 @@ enum Place {
 }
 
 impl Operations {
-    /// Reads a document. `base` is where the service is; absent = the document's first server.
+    /// Reads a document. `base` is the URL of the service; absent = the document's first server.
     ///
     /// # Errors
-    /// [`OpenApiError`]: it is no OpenAPI 3 document, or says nowhere where the service is.
+    /// [`OpenApiError`]: it is not an OpenAPI 3 document, or contains no URL of the service.
     pub fn read(document: &Value, base: Option<&str>) -> Result<Self, OpenApiError> {
         let version = document.get("openapi").and_then(Value::as_str).unwrap_or_default();
         if !version.starts_with("3.") {
@@ -79,14 +79,14 @@ impl Operations {
         Ok(Self { base: base.trim_end_matches('/').to_owned(), operations })
     }
 
-    /// Whether there is an operation of this name.
+    /// Whether an operation of this name exists.
     #[must_use]
     pub fn has(&self, target: &str) -> bool {
         self.operations.contains_key(target)
     }
 
-    /// The request of an operation; `None` where there is none of this name. `base` is where the
-    /// service is, with variables filled in.
+    /// Returns the request of an operation; `None` = no operation has this name. `base` replaces the
+    /// URL of the service.
     pub(crate) fn fill(
         &self,
         target: &str,
@@ -99,7 +99,7 @@ impl Operations {
     }
 }
 
-/// What a chain of references within the document ends at.
+/// Returns the target of a chain of references within the document.
 fn followed<'d>(document: &'d Value, value: &'d Value) -> &'d Value {
     let mut here = value;
     for _ in 0..REFERENCES_MAX {
@@ -132,7 +132,7 @@ fn read(
                 explode: parameter.get("explode") != Some(&Value::Bool(false)),
                 deep: text("style") == Some("deepObject"),
             },
-            // Headers and cookies carry credentials; agents do not choose them.
+            // Headers and cookies carry credentials, which agents must not choose.
             _ => continue,
         };
         let is_path = place == Place::Path;
@@ -140,7 +140,7 @@ fn read(
             .iter_mut()
             .find(|known| known.name == name && (known.place == Place::Path) == is_path)
         {
-            // The operation's own takes the place of its path's.
+            // A parameter of the operation overrides that of its path.
             known.place = place;
             continue;
         }
@@ -225,7 +225,7 @@ fn scalar(value: &Value, name: &str) -> Result<String, FillError> {
     }
 }
 
-/// A value, or the items of a list with commas between them.
+/// Returns a value, or the items of a list separated by commas.
 fn joined(value: &Value, name: &str) -> Result<String, FillError> {
     match value {
         Value::Array(items) => {

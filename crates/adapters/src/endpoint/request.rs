@@ -1,4 +1,4 @@
-//! A request from a template: method, URL, query, headers, body.
+//! Builds a request from a template: method, URL, query and body.
 //!
 //! Path: 7. Doc: execution.md#endpoints
 
@@ -12,7 +12,7 @@ use url::Url;
 use crate::error::{FillError, TemplateError};
 use crate::template::{Piece, Template};
 
-/// A request in whose parts `{name}` stands for arguments.
+/// A template of a request; `{name}` in its parts is replaced by an argument.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RequestTemplate {
     method: Method,
@@ -23,9 +23,9 @@ pub struct RequestTemplate {
 
 #[derive(Debug, Clone, PartialEq)]
 enum Body {
-    /// None, as the method has none.
+    /// No body, because the method has none.
     None,
-    /// The arguments that stand nowhere else.
+    /// The arguments that no other part uses.
     Rest,
     /// A document.
     Document(Value),
@@ -40,7 +40,7 @@ pub(crate) struct Request {
 }
 
 impl RequestTemplate {
-    /// Reads a template. Without a method it is `GET`, with a body `POST`.
+    /// Reads a template. The default method is `GET`, or `POST` with a body.
     ///
     /// # Errors
     /// [`TemplateError`], for the first part that cannot be read.
@@ -74,7 +74,7 @@ impl RequestTemplate {
         Ok(Self { method, url, query, body })
     }
 
-    /// The request for these arguments.
+    /// Returns the request for these arguments.
     pub(crate) fn fill(&self, arguments: &Value) -> Result<Request, FillError> {
         let mut used: BTreeSet<&str> = BTreeSet::new();
         let mut in_query = false;
@@ -135,7 +135,7 @@ impl RequestTemplate {
     }
 }
 
-/// Arguments choose neither the host nor the port: those are the operator's.
+/// Checks that arguments cannot choose the host or the port, which the operator sets.
 fn check_authority(url: &Template) -> Result<(), TemplateError> {
     let Some(Piece::Text(start)) = url.0.first() else {
         return Err(TemplateError::HostFirst);
@@ -165,8 +165,8 @@ fn check_body(document: &Value) -> Result<(), TemplateError> {
     }
 }
 
-/// A document with arguments filled in; a text that is a place alone becomes the argument itself.
-/// `None` where an argument that may be missing is.
+/// Substitutes the arguments in a document. A text that consists of one placeholder becomes the
+/// argument itself. `None` = an optional argument is missing.
 fn filled(document: &Value, arguments: &Value) -> Result<Option<Value>, FillError> {
     Ok(match document {
         Value::String(text) => {
@@ -197,7 +197,7 @@ fn filled(document: &Value, arguments: &Value) -> Result<Option<Value>, FillErro
     })
 }
 
-/// A value as one segment of a path; never one that leads elsewhere.
+/// Encodes a value as one segment of a path, and rejects one that leads elsewhere.
 pub(crate) fn segment(value: &str, name: &str) -> Result<String, FillError> {
     if value.is_empty() || value == "." || value == ".." {
         return Err(FillError::NoSegment(name.to_owned()));
@@ -208,7 +208,7 @@ pub(crate) fn segment(value: &str, name: &str) -> Result<String, FillError> {
 /// All but the unreserved characters (RFC 3986, 2.3).
 const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
-/// The value with all but unreserved characters as `%XX`.
+/// Encodes all but unreserved characters as `%XX`.
 pub(crate) fn encoded(value: &str) -> String {
     utf8_percent_encode(value, RESERVED).to_string()
 }

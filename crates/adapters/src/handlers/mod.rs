@@ -1,8 +1,8 @@
-//! Handlers: the exports of Node or Python files as tools, in a bounded pool of long-lived workers
-//! for each domain.
+//! Runs the exports of Node or Python files as tools, in a bounded pool of long-lived workers for
+//! each domain.
 //!
-//! `os.create_task` calls the export `create_task` of `os.js` or `os.py`. A worker takes one call
-//! at a time; one that is cut off in the middle of a call is ended and replaced.
+//! `os.create_task` calls the export `create_task` of `os.js` or `os.py`. A worker runs one call at
+//! a time. A worker that is interrupted during a call is ended and replaced.
 //!
 //! Path: 7. Doc: execution.md#handlers
 
@@ -35,7 +35,7 @@ use crate::secrets::Setting;
 use reply::Reply;
 use worker::{Failure, Worker};
 
-/// In which language a folder's handlers are written.
+/// The language of a folder's handlers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Language {
@@ -50,24 +50,24 @@ pub enum Language {
 pub struct HandlerFolder {
     /// The folder.
     pub folder: PathBuf,
-    /// The language; `None` = whichever file is there.
+    /// The language; `None` = that of the existing file.
     pub language: Option<Language>,
-    /// The domains it serves; `None` = every domain that no other folder names.
+    /// Its domains; `None` = every domain that no other folder names.
     pub domains: Option<Vec<String>>,
     /// The interpreter; `None` = `node` or `python3` from `PATH`.
     pub interpreter: Option<String>,
-    /// Workers of one domain at once.
+    /// Maximum number of workers per domain.
     pub workers_max: usize,
-    /// Variables that they see beside those of their profile.
+    /// Variables in addition to those of their profile.
     pub env: Vec<(String, Setting)>,
-    /// How they are contained.
+    /// Their sandbox.
     pub sandbox: ProfileSetting,
 }
 
-/// Workers of one domain, where configuration says nothing.
+/// Default of the maximum number of workers per domain.
 pub const WORKERS_MAX: usize = 4;
 
-/// Runs handlers.
+/// The executor of handlers.
 #[derive(Debug)]
 pub struct Handlers {
     folders: Vec<HandlerFolder>,
@@ -77,10 +77,11 @@ pub struct Handlers {
     pools: Mutex<HashMap<PoolKey, Arc<Pool>>>,
 }
 
-/// Tools of one domain may differ in how they are to be contained; they share no worker then.
+/// The domain, and whether its workers are contained. Contained and uncontained tools share no
+/// worker.
 type PoolKey = (String, bool);
 
-/// The workers of a domain, and what its file exported when it was last asked.
+/// The workers of a domain, and the last known exports of its file.
 #[derive(Debug)]
 struct Pool {
     slots: Arc<Semaphore>,
@@ -93,7 +94,7 @@ struct PoolState {
     exports: Option<(SystemTime, Vec<String>)>,
 }
 
-/// A worker that is lent to a call. One that is not given back is ended.
+/// A worker that a call has borrowed. If it is not given back, it is ended.
 struct Lent {
     pool: Arc<Pool>,
     worker: Worker,
@@ -108,14 +109,15 @@ struct HandlerFile {
 }
 
 impl Handlers {
-    /// Handlers of these folders; a folder that names a domain comes before one that takes all.
+    /// Creates handlers of these folders; a folder that names a domain has priority over one without
+    /// domains.
     #[must_use]
     pub fn new(folders: Vec<HandlerFolder>, levels: TrustLevels, launcher: Launcher) -> Self {
         let (execution_log, pools) = (ExecutionLog::default(), Mutex::new(HashMap::new()));
         Self { folders, levels, launcher, execution_log, pools }
     }
 
-    /// The same, noting refused ways out in `execution_log`.
+    /// Returns the same handlers, which record refused egress in `execution_log`.
     #[must_use]
     pub fn with_execution_log(self, execution_log: ExecutionLog) -> Self {
         Self { execution_log, ..self }
@@ -131,7 +133,7 @@ impl Handlers {
             .find(named)
             .or_else(|| self.folders.iter().find(|folder| folder.domains.is_none()))
             .ok_or_else(|| HandlerError::Unserved(domain.to_owned()))?;
-        // A domain is one part of a tool id, so it cannot lead out of the folder; `/` could.
+        // The domain must not lead out of the folder, which it could with a `/`.
         if domain.contains('/') || domain.starts_with('.') || domain.is_empty() {
             return Err(HandlerError::NoDomain(domain.to_owned()));
         }
@@ -160,7 +162,7 @@ impl Handlers {
             })
     }
 
-    /// The profile of the workers that serve a tool.
+    /// Returns the profile of the workers that serve a tool.
     fn profile(&self, file: &HandlerFile, contract: &ToolContract) -> Option<SandboxProfile> {
         let trust = self.levels.of(&contract.policy.trust_level);
         file.folder.sandbox.profile(sandbox::default_profile, trust)
@@ -175,7 +177,7 @@ impl Handlers {
         Arc::clone(pools.entry(key).or_insert_with(make))
     }
 
-    /// A worker over the file as it is now; waits while all are busy.
+    /// Returns a worker for the current version of the file; waits while all are busy.
     async fn borrow(
         &self,
         domain: &str,
@@ -188,7 +190,7 @@ impl Handlers {
         let of = modified(&file.path);
         let idle = {
             let mut state = lock(&pool.state);
-            // Those of an older file are ended.
+            // Workers of an older version of the file are ended.
             state.idle.retain(|(known, worker)| *known == of && worker.is_alive());
             state.idle.pop()
         };
@@ -223,14 +225,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A path as people know it: without the folders above the project.
+/// Shortens a path to its last two components, for messages.
 fn shown(path: &Path) -> String {
     let parts: Vec<_> = path.components().rev().take(2).collect();
     let short: PathBuf = parts.into_iter().rev().collect();
     short.display().to_string()
 }
 
-/// Domain and handler of a target: the first part, and the rest joined with `_`.
+/// Returns domain and handler of a target: the first part, and the rest joined with `_`.
 fn domain_and_handler(target: &str) -> (&str, String) {
     match target.split_once('.') {
         Some((domain, rest)) => (domain, rest.replace('.', "_")),
@@ -242,7 +244,7 @@ fn modified(path: &Path) -> SystemTime {
     path.metadata().and_then(|metadata| metadata.modified()).unwrap_or(SystemTime::UNIX_EPOCH)
 }
 
-/// Asks a worker that is lent for one call.
+/// Runs one call on a borrowed worker.
 async fn answered(
     mut lent: Lent,
     dispatch: &Dispatch,
@@ -320,8 +322,8 @@ impl Executor for Handlers {
             }
         };
         let profile = self.profile(&file, &dispatch.contract);
-        // One that is cancelled while it waits has done nothing; a worker that is dropped while it
-        // starts is ended with all that it started.
+        // A call that is cancelled while it waits has no effect. A worker that is dropped during its
+        // start is ended with all its processes.
         let lent = tokio::select! {
             biased;
             () = conversation.cancelled() => return Outcome::Failed(cancelled(Effect::NotStarted)),
@@ -340,7 +342,7 @@ impl Executor for Handlers {
         if let Some(sandbox) = &lent.worker.applied {
             dispatch.execution_log.contained(sandbox.clone());
         }
-        // What the worker was given in confidence it must not tell anybody.
+        // The outcome must not expose the worker's secrets.
         let secrets = lent.worker.secrets().clone();
         let mut outcome = answered(lent, &dispatch, &conversation, (domain, &handler), began).await;
         secrets.conceal_outcome(&mut outcome);
@@ -365,7 +367,7 @@ impl Executor for Handlers {
         };
         let exported = match known(&pool) {
             Some(exported) => exported,
-            // Workers that are all busy have exported what is known of them.
+            // If all workers are busy, none is free to report the exports.
             None if pool.slots.available_permits() == 0 => return Readiness::Ready,
             None => match self.borrow(domain, &file, profile.as_ref()).await {
                 Ok(lent) => {
@@ -431,7 +433,7 @@ fn finished(reply: Reply, stderr: String, domain: &str, handler: &str) -> Outcom
             crate::text::make_plain(&mut output.payload);
             Outcome::Done(ToolOutput { internal, ..output })
         }
-        // The handler ran to its end; its key must stay held.
+        // The handler completed, so its idempotency key must stay claimed.
         Reply::Unserialisable(reason) => Outcome::Failed(ExecutionError {
             code: ErrorCode::InvalidToolResult,
             effect: Effect::Completed,

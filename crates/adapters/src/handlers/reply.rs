@@ -1,4 +1,4 @@
-//! Answers of a worker, one a line, read in one pass.
+//! Reads the replies of a worker, one per line, each in one pass.
 //!
 //! Path: 7. Doc: execution.md#handlers
 
@@ -8,22 +8,22 @@ use serde_json::Value;
 use toolbooth_contracts::json::{JsonFault, Kind, Reader};
 use toolbooth_contracts::{ContentBlock, Payload, ToolOutput};
 
-/// What a handler answered.
+/// The reply of a handler.
 #[derive(Debug)]
 pub(super) enum Reply {
     /// A value.
     Result(ToolOutput),
-    /// It threw; the sentence of the error.
+    /// It threw an error with this message.
     Error(String),
-    /// It returned something that JSON cannot say.
+    /// It returned a value that JSON cannot represent.
     Unserialisable(String),
-    /// There is no such export.
+    /// The export does not exist.
     Missing,
 }
 
-/// Reads a line of a worker, in one pass: which question it answers, and how.
+/// Reads a line of a worker in one pass: the id of its request, and the reply.
 pub(super) fn read(line: Vec<u8>) -> Result<(Option<u64>, Reply), JsonFault> {
-    // Bytes that are no text are told by the gate.
+    // The gate reports bytes that are not text.
     Reader::of_bytes(&line)?;
     let source = Arc::new(String::from_utf8(line).unwrap_or_default());
     let mut reader = Reader::of_source(&source);
@@ -54,8 +54,8 @@ pub(super) fn read(line: Vec<u8>) -> Result<(Option<u64>, Reply), JsonFault> {
     Ok((id, reply))
 }
 
-/// What a handler returned: a text is text, an object with a list as `content` is a whole result,
-/// anything else is data.
+/// Reads the value that a handler returned. A string is text, an object with a list as `content` is
+/// a whole result, any other value is data.
 pub(super) fn returned(reader: &mut Reader<'_>) -> Result<ToolOutput, JsonFault> {
     if reader.kind() == Kind::Text {
         return Ok(ToolOutput::text(reader.text()?));

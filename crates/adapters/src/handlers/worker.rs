@@ -1,4 +1,4 @@
-//! One worker: a process that runs the exports of one file, one JSON message per line.
+//! One worker: a process that runs the exports of one file and exchanges one JSON message per line.
 //!
 //! Path: 7. Doc: execution.md#handlers
 
@@ -24,29 +24,29 @@ use crate::process::STDERR_BYTES_MAX;
 use crate::secrets::{KnownSecrets, Setting};
 use crate::text::plain;
 
-/// Bytes of one answer.
+/// Maximum bytes of one reply.
 const REPLY_BYTES_MAX: usize = 1 << 20;
-/// How long an interpreter may take to load a file.
+/// Time for an interpreter to load a file.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long a worker that has closed its output may take to end, so that it is told how.
+/// Time for a worker to end after it closed its output, so that its exit status is known.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long the mark at the end of a call's words may take after its answer.
+/// Time for the end mark of a call's output to arrive after its reply.
 const MARK_TIMEOUT: Duration = Duration::from_secs(1);
 
 const NODE_SHIM: &str = include_str!("shim.mjs");
 const PYTHON_SHIM: &str = include_str!("shim.py");
 
-/// Why a worker did not answer.
+/// The reason why a worker did not reply.
 #[derive(Debug)]
 pub(super) struct Failure {
     /// Whether the call may have reached the handler.
     pub(super) sent: bool,
-    /// Whether the answer was over the limit.
+    /// Whether the reply exceeded the limit.
     pub(super) too_large: bool,
-    /// How the worker ended, where it did.
+    /// The exit of the worker, if it ended.
     pub(super) ended: Option<ProgramEnd>,
-    /// For operators.
+    /// The message for operators.
     pub(super) internal: String,
 }
 
@@ -57,12 +57,12 @@ pub(super) struct Worker {
     stdout: BufReader<pipe::Receiver>,
     stderr: Arc<Stderr>,
     next: u64,
-    /// How it is contained.
+    /// Its sandbox.
     pub(super) applied: Option<AppliedSandbox>,
     secrets: KnownSecrets,
 }
 
-/// What a worker printed, and a bell that rings when there is more.
+/// The output of a worker, with a notification of new output.
 #[derive(Debug, Default)]
 struct Stderr {
     kept: Mutex<Vec<u8>>,
@@ -74,7 +74,7 @@ impl Stderr {
         std::mem::take(&mut *self.kept.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Everything up to the mark that ends a call's words.
+    /// Returns everything up to the mark at the end of a call's output.
     async fn until(&self, mark: &[u8]) -> Vec<u8> {
         loop {
             let more = self.more.notified();
@@ -93,7 +93,7 @@ impl Stderr {
 }
 
 impl Worker {
-    /// Starts a worker over `file`; gives the names of its exports too.
+    /// Starts a worker for `file` and returns it with the names of its exports.
     pub(super) async fn start(
         launcher: &Launcher,
         file: &Path,
@@ -135,7 +135,7 @@ impl Worker {
         };
         let mut setup = line.setup(profile).map_err(|error| unstarted(error.into()))?;
         let applied = ExecutionLog::default();
-        // The project that the file belongs to is its program.
+        // The sandbox makes the project of this file visible, as for a file argument of a program.
         setup.words.push(file.clone());
         let also = [home];
         let containment = Containment {
@@ -175,7 +175,7 @@ impl Worker {
         };
         let hello = parse(&hello).map_err(HandlerError::NoJson)?;
         if hello.get("ready") != Some(&Value::Bool(true)) {
-            // The interpreter's own words come a moment later, on the other pipe.
+            // The interpreter's error output arrives slightly later, on the other pipe.
             let _ = tokio::time::timeout(START_TIMEOUT, worker.running.ended()).await;
             let words = told(&worker);
             let why = worker.denied(&words);
@@ -191,12 +191,12 @@ impl Worker {
         Ok((worker, exports))
     }
 
-    /// What a rule of its sandbox stopped, by what it printed.
+    /// Describes the sandbox denials that its output indicates.
     fn denied(&self, words: &str) -> String {
         self.running.explainer.as_ref().map(|one| one.sentences(words)).unwrap_or_default()
     }
 
-    /// Notes what a rule of its sandbox stopped in a call: `answer` is what the agent sees.
+    /// Records the sandbox denials of a call; `answer` is the text that the agent sees.
     pub(super) fn explain(&self, answer: &str, words: &str, execution_log: &ExecutionLog) {
         if let Some(explainer) = &self.running.explainer {
             explainer.explain(answer, words, execution_log);
@@ -207,24 +207,24 @@ impl Worker {
         !self.running.has_ended()
     }
 
-    /// Ends it, and waits until nothing of it is left.
+    /// Ends the worker and waits until all its processes have ended.
     pub(super) async fn end(self) {
         self.running.kill();
         let _ = tokio::time::timeout(START_TIMEOUT, self.running.ended()).await;
     }
 
-    /// What it printed, without what it was given in confidence.
+    /// Takes its output, with its secrets concealed.
     fn take_stderr(&self) -> String {
         self.secrets.conceal_text(&plain(&self.stderr.take()))
     }
 
-    /// What it was given in confidence.
+    /// Returns the secrets given to it.
     pub(super) fn secrets(&self) -> &KnownSecrets {
         &self.secrets
     }
 
-    /// Asks one handler and waits for its answer; gives what was printed meanwhile too. A worker
-    /// whose question was dropped must not be asked again.
+    /// Calls one handler; returns its reply and the output printed meanwhile. If this future was
+    /// dropped, the worker must not be used again.
     pub(super) async fn ask(
         &mut self,
         handler: &str,
@@ -245,7 +245,7 @@ impl Worker {
             self.stdin.write_all(message.as_bytes()).await?;
             self.stdin.flush().await
         };
-        // A part of a line is no message, but a full pipe cannot tell how much was read.
+        // A partial line is not a message, but a failed write does not show how much was read.
         written
             .await
             .map_err(|error| failed(true, format!("the worker cannot be asked: {error}")))?;
@@ -265,13 +265,13 @@ impl Worker {
         let words = tokio::time::timeout(MARK_TIMEOUT, self.stderr.until(mark.as_bytes())).await;
         let stderr = match words {
             Ok(words) => plain(&words),
-            // Too much was printed to keep it all, the mark included.
+            // The output exceeded the limit, and the mark was discarded with it.
             Err(_) => self.take_stderr(),
         };
         Ok((reply, stderr))
     }
 
-    /// How a worker ended that gives no answer any more, and what it printed last.
+    /// Returns the exit and the last output of a worker that no longer replies.
     async fn last_words(&mut self) -> (Option<ProgramEnd>, String) {
         let ended = tokio::time::timeout(SETTLE_TIMEOUT, self.running.ended()).await;
         let ended = ended.ok();
@@ -321,7 +321,7 @@ async fn keep_stderr(mut stderr: pipe::Receiver, kept: Arc<Stderr>) {
         {
             let mut kept = kept.kept.lock().unwrap_or_else(PoisonError::into_inner);
             kept.extend_from_slice(buffer.get(..count).unwrap_or_default());
-            // The newest words are kept, the mark among them.
+            // The newest output is retained, including the mark.
             let surplus = kept.len().saturating_sub(STDERR_BYTES_MAX);
             kept.drain(..surplus);
         }

@@ -1,4 +1,4 @@
-//! Connections that belong to one caller each, with the caller's own credentials.
+//! Holds separate connections per caller, with the caller's own credentials.
 //!
 //! Path: 7. Doc: execution.md#callers-of-their-own
 
@@ -13,18 +13,19 @@ use toolbooth_contracts::{Caller, Effect};
 use super::link::Link;
 use crate::secrets::Setting;
 
-/// Callers that are connected to one server at once.
+/// Maximum number of callers connected to one server at once.
 const CALLERS_MAX: usize = 64;
 
-/// Variables or headers of a caller for one server; `None` = the caller has none.
+/// A function that returns the variables or headers of a caller for one server; `None` = the caller
+/// has none.
 pub type Credentials = Arc<dyn Fn(&Caller) -> Option<Vec<(String, Setting)>> + Send + Sync>;
 
-/// How callers are kept apart.
+/// Settings for connections per caller.
 #[derive(Clone)]
 pub struct CallerSettings {
     /// The server in configuration, for messages.
     pub server: String,
-    /// The callers' own credentials; `None` = they are only kept apart.
+    /// The callers' own credentials; `None` = only the connections are separate.
     pub credentials: Option<Credentials>,
 }
 
@@ -45,7 +46,7 @@ impl CallerLinks {
         Self { settings, links: tokio::sync::Mutex::default() }
     }
 
-    /// The link of `caller`; never another's.
+    /// Returns the link of `caller`, never that of another caller.
     pub(super) async fn of(
         &self,
         caller: &Caller,
@@ -67,7 +68,7 @@ impl CallerLinks {
         }
         let mut put_away = None;
         if links.len() >= CALLERS_MAX {
-            // One with subscriptions is in use, whether or not it is asked anything.
+            // A link with subscriptions is in use even while it receives no requests.
             let idle = links
                 .iter()
                 .filter(|(_, (_, link))| Arc::strong_count(link) == 1 && !link.is_subscribed());

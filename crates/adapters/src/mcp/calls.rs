@@ -1,7 +1,7 @@
-//! The requests of one connection that wait for their answers.
+//! Tracks the requests of one connection that wait for their responses.
 //!
-//! Ids and progress tokens are minted here. What a server tells of a request is handed on in the
-//! order in which it is read.
+//! It assigns ids and progress tokens. Progress and log lines of a request are forwarded in the
+//! order in which they are read.
 //!
 //! Path: 7. Doc: execution.md#mcp-servers
 
@@ -22,19 +22,19 @@ use super::envelope;
 use super::fault::{Answered, Fault};
 use crate::secrets::KnownSecrets;
 
-/// Bytes of the sentence of a progress notification.
+/// Maximum bytes of a progress message.
 const PROGRESS_BYTES_MAX: usize = 8 << 10;
-/// Bytes of a log line.
+/// Maximum bytes of a log line.
 const LOG_BYTES_MAX: usize = 64 << 10;
-/// How much longer than its own time a request may take while the server tells of its progress.
+/// Maximum extension of a request's timeout by progress notifications.
 const PROGRESS_EXTENDS_MAX: Duration = Duration::from_secs(3600);
 
-/// What a request is for.
+/// The purpose of a request.
 #[derive(Debug, Clone)]
 pub(super) enum Purpose {
-    /// For somebody, who hears its progress and its log lines.
+    /// A caller's request, with the conversation that receives its progress and log lines.
     Caller(Conversation),
-    /// For the connection itself.
+    /// A request of the connection itself.
     Own,
     /// A subscription, which stays open.
     Subscription,
@@ -55,19 +55,19 @@ struct State {
     closed: Option<String>,
 }
 
-/// The table of requests.
+/// The table of pending requests.
 #[derive(Debug, Default)]
 pub(super) struct Calls {
     state: Mutex<State>,
     secrets: KnownSecrets,
 }
 
-/// A request that waits for its answer; dropping it forgets the request.
+/// A request that waits for its response; dropping it removes the request from the table.
 #[derive(Debug)]
 pub(super) struct Ticket {
     pub(super) id: u64,
     pub(super) answer: oneshot::Receiver<Answered>,
-    /// What the server accepted of a subscription.
+    /// The filter of a subscription that the server accepted.
     pub(super) acknowledged: Option<oneshot::Receiver<Value>>,
     /// Whether the request may have reached the server.
     pub(super) sent: Arc<AtomicBool>,
@@ -86,8 +86,8 @@ impl Ticket {
     }
 }
 
-/// How long a request may take: its own time since it was made, or since the server last told of
-/// its progress.
+/// The deadline of a request: its timeout after the request was made, or after the last progress
+/// notification.
 #[derive(Debug)]
 pub(super) struct Patience {
     began: Instant,
@@ -95,7 +95,7 @@ pub(super) struct Patience {
 }
 
 impl Patience {
-    /// Resolves when the time is over.
+    /// Resolves when the deadline has passed.
     pub(super) async fn over(&mut self, timeout: Duration) {
         loop {
             let heard = *self.heard.borrow();
@@ -138,7 +138,7 @@ fn cut(mut text: String, bytes_max: usize) -> String {
 }
 
 impl Calls {
-    /// An empty table; `secrets` are concealed in what is handed on.
+    /// Creates an empty table; `secrets` are concealed in forwarded messages.
     pub(super) fn new(secrets: KnownSecrets) -> Arc<Self> {
         Arc::new(Self { state: Mutex::default(), secrets })
     }
@@ -147,7 +147,7 @@ impl Calls {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A new request. On a connection that is over it has its answer already.
+    /// Registers a new request. On a closed connection it already has an error as its response.
     pub(super) fn open(self: &Arc<Self>, purpose: Purpose) -> (Ticket, Patience) {
         let (tell, answer) = oneshot::channel();
         let (acknowledge, acknowledged) = match purpose {
@@ -179,12 +179,12 @@ impl Calls {
         (ticket, patience)
     }
 
-    /// Whether a request still waits.
+    /// Whether a request still waits for its response.
     pub(super) fn waits(&self, id: u64) -> bool {
         self.lock().entries.contains_key(&id)
     }
 
-    /// Gives a request its answer. One that came before, or to nothing, is ignored.
+    /// Delivers the response of a request. A duplicate, or a response to no request, is ignored.
     pub(super) fn answer(&self, id: u64, answered: Answered) {
         match self.lock().entries.remove(&id) {
             Some(entry) => {
@@ -194,7 +194,7 @@ impl Calls {
         }
     }
 
-    /// The one request in flight, where there is exactly one.
+    /// Returns the request in flight if there is exactly one. Subscriptions do not count.
     pub(super) fn sole(&self) -> Option<u64> {
         let state = self.lock();
         let in_flight = |entry: &PendingRequest| !matches!(entry.purpose, Purpose::Subscription);
@@ -205,7 +205,7 @@ impl Calls {
         }
     }
 
-    /// Ends every request, those in flight and those to come.
+    /// Ends all requests in flight and all later ones.
     pub(super) fn close(&self, reason: &str) {
         let mut state = self.lock();
         state.closed.get_or_insert_with(|| reason.to_owned());
@@ -214,29 +214,30 @@ impl Calls {
         }
     }
 
-    /// Whether the connection is over.
+    /// Whether the connection is closed.
     pub(super) fn is_closed(&self) -> bool {
         self.lock().closed.is_some()
     }
 
-    /// Hands on how far a request has come.
+    /// Forwards a progress notification.
     pub(super) fn progress(&self, params: Option<&RawValue>) {
         let read = params.map(|raw| serde_json::from_str::<ProgressParams>(raw.get()));
         let Some(Ok(told)) = read else { return };
         let Some(id) = envelope::own_id_of(&told.token) else { return };
         let state = self.lock();
-        // After its completion a request has no progress.
+        // A completed request has no progress.
         let Some(entry) = state.entries.get(&id) else { return };
         entry.heard.send_replace(Instant::now());
         if let Purpose::Caller(conversation) = &entry.purpose {
-            // A secret that is cut is not recognised any more.
+            // A truncated secret would not be recognised.
             let concealed = told.message.map(|text| self.secrets.conceal_text(&text));
             let message = concealed.map(|text| cut(text, PROGRESS_BYTES_MAX));
             conversation.progress(Progress { progress: told.progress, total: told.total, message });
         }
     }
 
-    /// Hands on a log line: to the request `own` in whose answer it came, else to the one in flight.
+    /// Forwards a log line to the request `own` if it arrived in its response, else to the one in
+    /// flight.
     pub(super) fn log(&self, params: Option<&RawValue>, own: Option<u64>) {
         let Some(params) = params.filter(|raw| raw.get().len() <= LOG_BYTES_MAX) else { return };
         let Ok(mut told) = serde_json::from_str::<LogParams>(params.get()) else { return };
@@ -255,7 +256,7 @@ impl Calls {
         }
     }
 
-    /// A subscription was accepted.
+    /// Records that a subscription was accepted.
     pub(super) fn acknowledge(&self, params: Option<&RawValue>) {
         let Some(Ok(told)) = params.map(|raw| serde_json::from_str::<Value>(raw.get())) else {
             return;

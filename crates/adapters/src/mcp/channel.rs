@@ -1,6 +1,6 @@
-//! Requests and answers over one transport, in the era of its server.
+//! Exchanges requests and responses over one transport, in the era of its server.
 //!
-//! It opens nothing and ends nothing.
+//! It neither opens nor closes connections.
 //!
 //! Path: 7. Doc: execution.md#mcp-servers
 
@@ -25,29 +25,29 @@ use super::request::Request;
 use super::results::RpcResult;
 use super::stdio::{Shared, Stdio};
 use toolbooth_mcp::Era;
-/// How long telling a server that a request is over may take.
+/// Timeout for the notification that a request is cancelled.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long a server may take to set the level of its log lines.
+/// Timeout for setting the log level of a server.
 const LOG_LEVEL_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long lists wait for the server's answer whether it tells of changes. After that they are
-/// read, and read again when it has answered.
+/// How long listing waits for the response to the subscription to changes. After that the lists are
+/// read, and read again once the server has responded.
 const LISTENING_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// How messages travel.
+/// The transport of messages.
 #[derive(Debug)]
 pub(super) enum Transport {
     Stdio(Stdio),
     Http(Arc<Http>),
 }
 
-/// A transport on which the server has not been greeted yet.
+/// A transport before the handshake with its server.
 pub(super) struct Line {
     pub(super) transport: Transport,
     pub(super) incoming: Incoming,
 }
 
 impl Line {
-    /// Sends one request and waits for its answer.
+    /// Sends one request and waits for its response.
     pub(super) async fn exchange(
         &self,
         ticket: &mut Ticket,
@@ -74,7 +74,8 @@ impl Line {
                         http.post(speech, post, &self.incoming).await
                     }
                 };
-                // A legacy server may answer on its other stream, and a connection may be closed.
+                // A legacy server may respond on its standalone stream, and the connection may
+                // close.
                 tokio::select! {
                     biased;
                     posted = posted => posted,
@@ -91,16 +92,16 @@ fn received(answer: Result<Answered, tokio::sync::oneshot::error::RecvError>) ->
     answer.unwrap_or_else(|_| Err(Fault::Lost("the connection is closed".to_owned())))
 }
 
-/// A transport over which the server was greeted.
+/// A transport after the handshake with its server.
 pub(super) struct Channel {
     pub(super) line: Line,
     pub(super) greeting: Greeting,
     pub(super) speech: Speech,
     log_level: tokio::sync::Mutex<Option<LogLevel>>,
     session_is_over: AtomicBool,
-    /// Whether the server has answered if it tells of changes.
+    /// Whether it is known if the server notifies of changes.
     listening: watch::Sender<bool>,
-    /// Whether lists were read before it had.
+    /// Whether lists were read before that was known.
     listed_before: AtomicBool,
 }
 
@@ -117,7 +118,7 @@ impl Channel {
         }
     }
 
-    /// The child, where the server is one.
+    /// Returns the child process of a stdio server.
     pub(super) fn child(&self) -> Option<&Shared> {
         match &self.line.transport {
             Transport::Stdio(stdio) => Some(&stdio.shared),
@@ -125,8 +126,8 @@ impl Channel {
         }
     }
 
-    /// Sends a request and reads its result, within `timeout`, which the server's progress
-    /// extends. `schema` is the input schema of the tool that is called.
+    /// Sends a request and reads its result within `timeout`, which progress of the server extends.
+    /// `schema` is the input schema of the called tool.
     pub(super) async fn request(
         &self,
         request: &Request<'_>,
@@ -172,7 +173,7 @@ impl Channel {
         Err(Failure { fault, sent: ticket.was_sent(), stderr })
     }
 
-    /// `_meta` of a request.
+    /// Returns `_meta` of a request.
     fn meta(
         &self,
         id: u64,
@@ -201,7 +202,7 @@ impl Channel {
         }
     }
 
-    /// A legacy server sends log lines from one level on, for all requests of the connection.
+    /// Sets the log level of a legacy server. It applies to all requests of the connection.
     async fn want_log(&self, level: LogLevel) {
         if self.greeting.era == Era::Modern || !self.greeting.offers.logging {
             return;
@@ -213,7 +214,7 @@ impl Channel {
             }
             let mut request = Request { method: "logging/setLevel", ..Request::default() };
             request.params.insert("level".to_owned(), Value::from(level.as_str()));
-            // In its own right, so that it is not repeated for every call that wants lines.
+            // Stored before the response, so that later calls do not repeat the request.
             *known = Some(level);
             let (mut ticket, _) = self.line.incoming.calls.open(Purpose::Own);
             let sent = self.line.exchange(
@@ -227,12 +228,12 @@ impl Channel {
                 tracing::debug!(error = %fault, "a server does not set its log level");
             }
         };
-        // The call goes on without log lines.
+        // After a timeout the call continues without log lines.
         let _ = tokio::time::timeout(LOG_LEVEL_TIMEOUT, asking).await;
     }
 
-    /// Tells the server that a request is over. In the modern era over HTTP the end of its stream
-    /// has said so.
+    /// Notifies the server that a request is cancelled. In the modern era over HTTP, the end of the
+    /// stream already signals this.
     async fn cancel(&self, id: u64, reason: &str) {
         let mut params = Map::new();
         params.insert("requestId".to_owned(), Value::from(id));
@@ -246,12 +247,12 @@ impl Channel {
                 Transport::Http(http) => http.notify(&self.speech, body, HeaderMap::new()).await,
             }
         };
-        // A server that cannot be told is gone, which is as good.
+        // A server that cannot be notified is gone, and the request with it.
         let _ = tokio::time::timeout(CANCEL_TIMEOUT, telling).await;
     }
 
-    /// A subscription: `ready` is given its id and what the server accepts of it, and the future
-    /// ends with the subscription. Dropping the future ends it over HTTP; see
+    /// Runs a subscription until it ends. `ready` receives its id and the filter that the server
+    /// accepted. Dropping the future ends the subscription over HTTP; see
     /// [`end_subscription`](Self::end_subscription).
     pub(super) async fn listen(
         &self,
@@ -283,13 +284,13 @@ impl Channel {
         }
     }
 
-    /// Ends a subscription that was dropped.
+    /// Ends a subscription after its future was dropped.
     pub(super) async fn end_subscription(&self, id: u64) {
         self.cancel(id, "the subscription is over").await;
     }
 
-    /// The server has answered whether it tells of changes. Lists that were read before it had are
-    /// read again, since a change between the two was not told.
+    /// Records that it is known whether the server notifies of changes. Lists that were read earlier
+    /// are read again, since a change in between was not notified.
     pub(super) fn note_listening(&self) {
         self.listening.send_replace(true);
         if self.listed_before.swap(false, Ordering::SeqCst) {
@@ -297,8 +298,8 @@ impl Channel {
         }
     }
 
-    /// Waits a moment until the server has answered whether it tells of changes, before its lists
-    /// are read.
+    /// Waits briefly until it is known whether the server notifies of changes, before its lists are
+    /// read.
     pub(super) async fn listening(&self) {
         let mut listening = self.listening.subscribe();
         let answered = listening.wait_for(|answered| *answered);
@@ -307,7 +308,8 @@ impl Channel {
         }
     }
 
-    /// The server does not know the session any more: a next request begins with a new connection.
+    /// Records that the server does not know the session any more. The next request opens a new
+    /// connection.
     pub(super) fn session_over(&self) {
         self.session_is_over.store(true, Ordering::Release);
     }
@@ -317,8 +319,8 @@ impl Channel {
         self.session_is_over.load(Ordering::Acquire)
     }
 
-    /// Hears what a legacy server says by itself over HTTP; see [`Http::hear`]. `None` where there
-    /// is nothing to hear.
+    /// Reads the unsolicited messages of a legacy server over HTTP; see [`Http::hear`]. Returns
+    /// `None` for other servers.
     pub(super) async fn hear(&self) -> Option<bool> {
         match (&self.line.transport, self.greeting.era) {
             (Transport::Http(http), Era::Legacy) => {

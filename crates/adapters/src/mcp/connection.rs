@@ -1,6 +1,6 @@
-//! A live connection to one server, and what runs beside its requests.
+//! A live connection to one server, with its background tasks.
 //!
-//! It is never mended; one that is lost is replaced by its link.
+//! A lost connection is not repaired; its link replaces it.
 //!
 //! Path: 7. Doc: execution.md#mcp-servers
 
@@ -14,11 +14,11 @@ use super::channel::{Channel, Transport};
 use super::stdio::Shared;
 use crate::secrets::KnownSecrets;
 
-/// A connection over which the server was greeted.
+/// A connection after the handshake with the server.
 pub(super) struct Connection {
     pub(super) channel: Arc<Channel>,
     secrets: KnownSecrets,
-    /// What runs beside the requests; ended with the connection.
+    /// Background tasks, which end with the connection.
     tasks: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -27,41 +27,41 @@ impl Connection {
         Self { channel: Arc::new(channel), secrets, tasks: Mutex::default() }
     }
 
-    /// Ends `task` with the connection.
+    /// Registers `task` to end with the connection.
     pub(super) fn keep(&self, task: JoinHandle<()>) {
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner).push(task);
     }
 
-    /// Ends what runs beside the requests.
+    /// Ends the background tasks.
     pub(super) fn end_tasks(&self) {
         let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
         tasks.drain(..).for_each(|task| task.abort());
     }
 
-    /// Whether the connection is over.
+    /// Whether the connection is closed.
     pub(super) fn is_closed(&self) -> bool {
         self.channel.line.incoming.calls.is_closed()
     }
 
-    /// How the server is contained.
+    /// Returns the sandbox of the server.
     pub(super) fn sandbox(&self) -> Option<AppliedSandbox> {
         self.channel.child().and_then(|child| child.sandbox.clone())
     }
 
-    /// Bytes that the server has printed on standard error so far.
+    /// Returns the number of bytes that the server has printed on standard error so far.
     pub(super) fn printed(&self) -> u64 {
         self.channel.child().map(Shared::printed).unwrap_or_default()
     }
 
-    /// Notes what a rule of the server's sandbox stopped in a call that failed with `answer`, before
-    /// which the server had printed so many bytes.
+    /// Records the sandbox denials of a call that failed with `answer`. `printed` is the number of
+    /// bytes that the server had printed before the call.
     pub(super) fn explain(&self, answer: &str, printed: u64, execution_log: &ExecutionLog) {
         if let Some(child) = self.channel.child() {
             child.explain(answer, printed, execution_log);
         }
     }
 
-    /// What the server was given in confidence.
+    /// Returns the secrets given to the server.
     pub(super) fn secrets(&self) -> &KnownSecrets {
         &self.secrets
     }

@@ -1,6 +1,6 @@
-//! Envelopes of JSON-RPC as MCP has them: read tolerantly, written byte by byte.
+//! Reads JSON-RPC envelopes of MCP tolerantly and writes them byte by byte.
 //!
-//! It sends nothing and keeps no state.
+//! It does no I/O and stores no state.
 //!
 //! Path: 7. Doc: execution.md#mcp-servers
 
@@ -67,8 +67,8 @@ impl<'de: 'a, 'a> Deserialize<'de> for Batch<'a> {
     }
 }
 
-/// The messages in `bytes`: one, or those of a batch. An answer is read in one pass; everything else,
-/// and what the gate refuses, is small or rare and takes more.
+/// Reads the messages in `bytes`: one, or those of a batch. A response is read in one pass. Other
+/// messages, and those that the gate rejects, are small or rare and need further passes.
 pub(super) fn read(bytes: impl Into<Vec<u8>>) -> Vec<Message> {
     let bytes = match String::from_utf8(bytes.into()) {
         Ok(text) => {
@@ -97,7 +97,8 @@ pub(super) fn read(bytes: impl Into<Vec<u8>>) -> Vec<Message> {
     read_one(bytes)
 }
 
-/// An answer with a result that passes the gate, and with nothing else; `None` for other messages.
+/// Reads a response with a result that passes the gate and no other member; `None` for other
+/// messages.
 fn answer(source: &Arc<String>) -> Result<Option<Message>, JsonFault> {
     let mut reader = Reader::of_source(source);
     let (mut id, mut result, mut is_other) = (None, None, false);
@@ -164,12 +165,12 @@ fn unreadable(bytes: &[u8], reason: &str) -> Vec<Message> {
     scan.unreadable(reason)
 }
 
-/// The id of a request of ours; some servers give it back as text.
+/// Reads the id of a request of the gateway; some servers return it as text.
 fn own_id(json: &str) -> Option<u64> {
     json.trim_matches('"').parse().ok()
 }
 
-/// As [`own_id`], of a value.
+/// Like [`own_id`], for a value.
 pub(super) fn own_id_of(value: &Value) -> Option<u64> {
     match value {
         Value::Number(number) => number.as_u64(),
@@ -186,10 +187,10 @@ fn refusal(raw: &RawValue) -> Result<Refusal, String> {
     Ok(Refusal { code, message, data: document.get("data").cloned().map(Box::new) })
 }
 
-/// A result that was passed over so far.
+/// Reads a result that was only skipped so far.
 ///
 /// # Errors
-/// Why it cannot be read.
+/// The reason why it cannot be read.
 fn result(raw: &RawValue) -> Result<RpcResult, String> {
     let source = Arc::new(raw.get().to_owned());
     let fault = match RpcResult::read(&mut Reader::of_source(&source)) {
@@ -197,7 +198,7 @@ fn result(raw: &RawValue) -> Result<RpcResult, String> {
         Err(fault) => fault,
     };
     match fault.kind {
-        // What a number means is judged with the result, where the effect is known.
+        // Such a value is judged with the result, where the effect is known.
         JsonFaultKind::NumberTooLarge | JsonFaultKind::ReservedKey => {
             serde_json::from_str(raw.get()).map(RpcResult::Unfit).map_err(|error| error.to_string())
         }
@@ -205,22 +206,22 @@ fn result(raw: &RawValue) -> Result<RpcResult, String> {
     }
 }
 
-/// The whole of a document that was passed over so far.
+/// Reads a whole document that was only skipped so far.
 ///
 /// # Errors
-/// Why it cannot be read.
+/// The reason why it cannot be read.
 fn document(raw: &RawValue) -> Result<Value, String> {
     result(raw).map(RpcResult::tree)
 }
 
-/// The bytes of a notification.
+/// Returns the bytes of a notification.
 pub(super) fn notification(method: &str, params: &Map<String, Value>) -> Vec<u8> {
     let params = Value::from(params.clone());
     let method = Value::from(method);
     format!(r#"{{"jsonrpc":"2.0","method":{method},"params":{params}}}"#).into_bytes()
 }
 
-/// The answer to a server's own request: only `ping` is known.
+/// Returns the reply to a request of the server; only `ping` is supported.
 pub(super) fn reply(id: &RawValue, method: &str) -> Vec<u8> {
     let id = id.get();
     if method == "ping" {
@@ -269,7 +270,7 @@ mod tests {
         assert!(read(b" \r\n").is_empty());
     }
 
-    /// Changes a few bytes at a time, by a fixed sequence.
+    /// Changes a few bytes at a time, in a fixed pseudo-random sequence.
     #[test]
     fn no_bytes_are_too_strange() {
         let seeds: [&[u8]; 3] = [

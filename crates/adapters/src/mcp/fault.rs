@@ -1,4 +1,4 @@
-//! Why a request to a server has no result.
+//! The reasons why a request to a server has no result.
 //!
 //! Path: 7. Doc: execution.md#mcp-servers
 
@@ -10,62 +10,62 @@ use super::greeting;
 use super::message::Refusal;
 use super::results::RpcResult;
 
-/// Bytes of a server's own sentence that an agent is shown.
+/// Maximum bytes of a server's error message that an agent sees.
 const REFUSAL_BYTES_MAX: usize = 512;
 
-/// What went wrong; the text is for operators.
+/// A fault of a request; the text is for operators.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub(super) enum Fault {
-    /// The server answered an error.
+    /// The server returned an error.
     #[error("the server refused with code {0}")]
     Refused(Refusal),
-    /// No answer came in time.
+    /// No response arrived in time.
     #[error("the server did not answer in time")]
     Timeout,
-    /// The caller told the request to stop.
+    /// The caller cancelled the request.
     #[error("the request was told to stop")]
     Cancelled,
-    /// An answer came, and it is none of the protocol.
+    /// The response does not follow the protocol.
     #[error("the server's answer cannot be read: {0}")]
     Unreadable(String),
-    /// An answer came that is over the limit, in bytes.
+    /// The response exceeds the limit, in bytes.
     #[error("the server's answer has more than {0} bytes")]
     TooLarge(usize),
-    /// The server answered that it needs more than the request has.
+    /// The server requires more input than the request contains.
     #[error("the server asks for input, which is not passed on")]
     InputRequired,
-    /// The server answered over HTTP, and with no message.
+    /// The server sent an HTTP response without a message.
     #[error("{1}")]
     Status(u16, String),
     /// The connection could not be used, or broke.
     #[error("{0}")]
     Lost(String),
-    /// The server does not know the session, and did not take the request.
+    /// The server does not know the session and did not process the request.
     #[error("the server does not know the session any more")]
     SessionEnded,
 }
 
-/// Whether an error speaks of a session.
+/// Whether an error mentions a session.
 pub(super) fn names_session(refusal: &Refusal) -> bool {
     refusal.message.to_ascii_lowercase().contains("session")
 }
 
-/// The answer to a request.
+/// The response to a request.
 pub(super) type Answered = Result<RpcResult, Fault>;
 
-/// A request that has no result.
+/// The failure of a request.
 #[derive(Debug)]
 pub(super) struct Failure {
     pub(super) fault: Fault,
     /// Whether the request may have reached the server.
     pub(super) sent: bool,
-    /// What the server printed on standard error.
+    /// The server's output on standard error.
     pub(super) stderr: String,
 }
 
 impl Failure {
-    /// Whether it says that the server is not of the era in which it was asked, as one is that was
-    /// replaced by another.
+    /// Whether the failure shows that the server is not of the era of the request, for example
+    /// because another server replaced it.
     pub(super) fn is_of_other_era(&self, era: Era) -> bool {
         match (&self.fault, era) {
             // In the modern era every refusal is a message.
@@ -80,7 +80,7 @@ impl Failure {
         }
     }
 
-    /// The failure without what is to be kept secret, for operators; `server` is named first.
+    /// Describes the failure for operators, without secrets; `server` is named first.
     fn internal(&self, server: &str, conceal: impl Fn(&str) -> String) -> String {
         let mut internal = format!("{server}: {}", self.fault);
         if !self.stderr.trim().is_empty() {
@@ -89,19 +89,19 @@ impl Failure {
         conceal(&internal)
     }
 
-    /// The failure of a call.
+    /// Converts the failure of a call.
     pub(super) fn of_call(self, server: &str, conceal: impl Fn(&str) -> String) -> ExecutionError {
         let internal = self.internal(server, &conceal);
         let effect = if self.sent { Effect::Unknown } else { Effect::NotStarted };
         let error = ExecutionError::adapter(effect, internal);
         match self.fault {
-            // The server answered: it did not run the tool, or it says that the tool failed.
+            // The server responded: it did not run the tool, or the tool failed.
             Fault::Refused(refusal) => {
                 let not_run = [
                     code::INVALID_PARAMS,
                     code::METHOD_NOT_FOUND,
                     code::INVALID_REQUEST,
-                    // The protocol has servers say these before anything runs.
+                    // By the protocol, servers return these before the tool runs.
                     code::HEADER_MISMATCH,
                     code::MISSING_CAPABILITY,
                     code::UNSUPPORTED_VERSION,
@@ -118,7 +118,7 @@ impl Failure {
             }
             Fault::Timeout => ExecutionError { code: ErrorCode::Timeout, ..error },
             Fault::Cancelled => ExecutionError { code: ErrorCode::Cancelled, ..error },
-            // Some answer came, so the request was taken.
+            // A response arrived, so the server received the request.
             Fault::Unreadable(_) => ExecutionError { effect: Effect::Unknown, ..error }
                 .with_safe("the tool's server gave an answer that cannot be read"),
             Fault::TooLarge(limit) => {
@@ -138,7 +138,7 @@ impl Failure {
         }
     }
 
-    /// The failure of a request that is no call.
+    /// Converts the failure of a request that is not a call.
     pub(super) fn of_request(self, conceal: impl Fn(&str) -> String) -> UpstreamError {
         match self.fault {
             Fault::Refused(Refusal { code, message, data }) => UpstreamError::Refused {
@@ -159,7 +159,7 @@ impl Failure {
     }
 }
 
-/// What an agent is told of a call whose answer did not come.
+/// Describes to an agent the effect of a call without a response.
 fn effect_sentence(effect: Effect) -> &'static str {
     match effect {
         Effect::NotStarted => "the call was not made",
@@ -167,7 +167,7 @@ fn effect_sentence(effect: Effect) -> &'static str {
     }
 }
 
-/// What an agent is told where a server was lost before or during a call.
+/// Describes to an agent the loss of a server before or during a call.
 pub(super) fn lost(effect: Effect) -> String {
     let how = match effect {
         Effect::NotStarted => "cannot be reached",
@@ -176,10 +176,10 @@ pub(super) fn lost(effect: Effect) -> String {
     format!("the tool's server {how}; {}", effect_sentence(effect))
 }
 
-/// A server's own words on one line, without control characters and secrets, cut to what an agent
-/// is shown.
+/// Returns a server's message on one line, without control characters and secrets, truncated to
+/// [`REFUSAL_BYTES_MAX`].
 fn sentence(text: &str, conceal: impl Fn(&str) -> String) -> String {
-    // Each step may put a secret together or break it, so they are looked for after each.
+    // Each step may join or split a secret, so secrets are concealed after each.
     let plain = conceal(&crate::text::plain(conceal(text).as_bytes()));
     let mut line = conceal(&plain.split_whitespace().collect::<Vec<_>>().join(" "));
     if line.len() > REFUSAL_BYTES_MAX {

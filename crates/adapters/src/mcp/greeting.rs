@@ -1,4 +1,4 @@
-//! The greetings of servers: how they are asked, and what their answers say.
+//! Builds the handshake requests to servers and reads their responses.
 //!
 //! Path: 7. Doc: execution.md#mcp-servers
 
@@ -10,17 +10,17 @@ use super::message::Refusal;
 use super::request::Request;
 use crate::error::GreetingError;
 
-/// The question of the modern era.
+/// Returns the handshake request of the modern era.
 pub(super) fn discover() -> Request<'static> {
     Request { method: "server/discover", meta: greeting::client_meta(), ..Request::default() }
 }
 
-/// The question of the legacy era.
+/// Returns the handshake request of the legacy era.
 pub(super) fn initialize() -> Request<'static> {
     Request { method: "initialize", params: greeting::initialize_params(), ..Request::default() }
 }
 
-/// The parameters of a `subscriptions/listen`; `None` = there is nothing to listen for.
+/// Returns the parameters of `subscriptions/listen`; `None` = there is nothing to listen for.
 pub(super) fn listen(server: &Greeting, uris: Vec<String>) -> Option<Map<String, Value>> {
     let Greeting { tools_change, prompts_change, resources_change, .. } = *server;
     let filter = greeting::listen_filter(tools_change, prompts_change, resources_change, uris)?;
@@ -29,21 +29,21 @@ pub(super) fn listen(server: &Greeting, uris: Vec<String>) -> Option<Map<String,
     Some(params)
 }
 
-/// What a server says of itself first.
+/// The result of a handshake with a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Greeting {
     pub(super) era: Era,
-    /// The version that is spoken.
+    /// The protocol version in use.
     pub(super) version: String,
     pub(super) offers: Offers,
-    /// Whether it tells that its lists have changed.
+    /// Whether the server notifies of changes of each list.
     pub(super) tools_change: bool,
     pub(super) prompts_change: bool,
     pub(super) resources_change: bool,
 }
 
 impl Greeting {
-    /// Reads leniently: what a server writes of itself wrongly is as if it were not there.
+    /// Reads capabilities leniently: malformed members count as absent.
     fn of(era: Era, version: String, capabilities: &Value) -> Self {
         let has = |name: &str| capabilities.get(name).is_some_and(|own| !own.is_null());
         let says = |name: &str, what: &str| {
@@ -66,10 +66,10 @@ impl Greeting {
     }
 }
 
-/// What the answer to `initialize` says.
+/// Reads the result of `initialize`.
 ///
 /// # Errors
-/// Where it names no version that is spoken here.
+/// If it contains no supported version.
 pub(super) fn initialized(result: &Value) -> Result<Greeting, GreetingError> {
     let version = result.get("protocolVersion").and_then(Value::as_str);
     let version = version.ok_or(GreetingError::NoVersion)?;
@@ -81,7 +81,7 @@ pub(super) fn initialized(result: &Value) -> Result<Greeting, GreetingError> {
     Ok(Greeting::of(Era::Legacy, version.to_owned(), capabilities))
 }
 
-/// What the answer to `server/discover` says; `None` = it is not of the modern era.
+/// Reads the result of `server/discover`; `None` = it is not of the modern era.
 pub(super) fn discovered(result: &Value) -> Option<Greeting> {
     let versions = result.get("supportedVersions")?.as_array()?;
     let modern = version::modern();
@@ -90,10 +90,10 @@ pub(super) fn discovered(result: &Value) -> Option<Greeting> {
     Some(Greeting::of(Era::Modern, modern.to_owned(), capabilities))
 }
 
-/// Whether an error says that a server is of the modern era and refuses nevertheless.
+/// Whether an error is a final refusal by a server of the modern era.
 pub(super) fn is_modern_refusal(refusal: &Refusal) -> bool {
     if refusal.code == code::UNSUPPORTED_VERSION {
-        // One that names a legacy version can be asked in the legacy way.
+        // A server that supports a legacy version accepts the legacy handshake.
         let supported = refusal.data.as_ref().and_then(|data| data.get("supported"));
         let supported = supported.and_then(Value::as_array);
         let mut versions = supported.into_iter().flatten().filter_map(Value::as_str);

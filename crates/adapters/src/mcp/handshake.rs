@@ -1,4 +1,6 @@
-//! Greets a server: in the modern era's words first, in the legacy ones where it knows no others.
+//! Performs the handshake with a server: the modern one, with the legacy one as a fallback.
+//!
+//! For a server that is known as legacy, the order is reversed.
 //!
 //! Path: 7. Doc: execution.md#mcp-servers
 
@@ -17,23 +19,23 @@ use super::headers;
 use super::http::Speech;
 use super::results::RpcResult;
 
-/// How long a child may be silent on the modern era's first question, before the legacy one is
-/// tried. Servers of that era may not answer what they do not know. At most half of the time that
-/// connecting may take.
+/// How long a child may leave the modern handshake unanswered before the legacy one is tried. Legacy
+/// servers may not respond to unknown requests. At most half of the connect timeout.
 const CHILD_PATIENCE: Duration = Duration::from_secs(4);
-/// As [`CHILD_PATIENCE`], over HTTP, where every request has an answer of its own.
+/// Like [`CHILD_PATIENCE`], over HTTP, where every request has its own response.
 const HTTP_PATIENCE: Duration = Duration::from_secs(8);
 
-/// Why a server could not be greeted.
+/// The reason for a failed handshake.
 #[derive(Debug)]
 pub(super) enum Ungreeted {
-    /// It would be no other a second time.
+    /// A retry would fail in the same way.
     Final(String),
-    /// A server that was confused by one question may understand the other when it starts afresh.
+    /// The server failed on one handshake; after a restart it may support the other.
     Confused(String),
 }
 
-/// Greets a server within `timeout`, which the caller keeps; `known` is its era the last time.
+/// Performs the handshake within `timeout`, which the caller enforces; `known` is the last known
+/// era.
 pub(super) async fn greet(
     line: &Line,
     known: Option<Era>,
@@ -56,7 +58,7 @@ pub(super) async fn greet(
                 Ok(greeted) => return Ok(greeted),
                 Err(failed) => failed,
             };
-            // A modern server that was slow to start has answered the first question meanwhile.
+            // A modern server that started slowly may have responded to the first request by now.
             match ticket.answer.try_recv() {
                 Ok(Ok(result)) => modern(result).map_err(|_| failed),
                 _ => Err(failed),
@@ -65,7 +67,7 @@ pub(super) async fn greet(
     }
 }
 
-/// What the answer to the modern question says.
+/// Reads the result of the modern handshake.
 fn modern(result: RpcResult) -> Result<(Greeting, Speech), Ungreeted> {
     let greeting = greeting::discovered(&result.tree())
         .ok_or_else(|| Ungreeted::Confused("the answer to `server/discover` is none".to_owned()))?;
@@ -97,7 +99,7 @@ async fn discover(
         Err(Fault::Refused(refusal)) if greeting::is_modern_refusal(&refusal) => {
             Err(Ungreeted::Final(format!("the server refused: {refusal}")))
         }
-        // Nothing listens there.
+        // No server listens at the URL.
         Err(Fault::Lost(reason))
             if matches!(line.transport, Transport::Http(_)) && !ticket.was_sent() =>
         {
@@ -114,7 +116,7 @@ fn operator_message(fault: &Fault) -> String {
     }
 }
 
-/// Greets a server in the legacy words.
+/// Performs the legacy handshake.
 pub(super) async fn initialize(line: &Line) -> Result<(Greeting, Speech), Ungreeted> {
     let request = greeting::initialize();
     let (mut ticket, _) = line.incoming.calls.open(Purpose::Own);

@@ -1,4 +1,4 @@
-//! The HTTP headers of a request in the modern era (SEP-2243).
+//! Builds the HTTP headers of a request in the modern era (SEP-2243).
 //!
 //! Path: 7. Doc: execution.md#mcp-servers
 
@@ -8,7 +8,7 @@ use toolbooth_mcp::header;
 
 use super::request::Request;
 
-/// The headers of a request; `schema` is the input schema of the tool that it calls.
+/// Returns the headers of a request; `schema` is the input schema of the tool that it calls.
 pub(super) fn of(request: &Request<'_>, schema: Option<&Value>) -> HeaderMap {
     let mut out = HeaderMap::new();
     let mut put = |name: &str, value: &str| {

@@ -1,4 +1,4 @@
-//! A server that is reached by streamable HTTP: one POST for each request, and the streams beside.
+//! Reaches a server over streamable HTTP: one POST for each request, and separate event streams.
 //!
 //! Path: 7. Doc: execution.md#mcp-servers
 
@@ -23,36 +23,36 @@ use super::notifications::Incoming;
 use super::sse::{Broken, Event, Events};
 use crate::tracked_body;
 
-/// Requests of one connection that run at once; further ones wait within their own time.
+/// Maximum concurrent requests of one connection; further ones wait within their own timeout.
 const POSTS_MAX: usize = 256;
-/// Times that a stream which broke off is taken up again without having said anything.
+/// Maximum consecutive resumptions of a broken stream without a new event.
 const RESUMES_MAX: u32 = 5;
-/// Pauses before a stream is opened again: at first, and at most.
+/// First and maximum pause before a stream is opened again.
 const REOPEN_FIRST: Duration = Duration::from_secs(1);
 const REOPEN_MAX: Duration = Duration::from_secs(30);
-/// How long the end of a stream that has given its answer is waited for, so that its connection
-/// can be used again, and how many such ends at once.
+/// How long the end of a stream is awaited after its response, and how many at once. The connection
+/// can then be reused.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 const DRAINS_MAX: usize = 32;
-/// How long a server may take to end a session.
+/// Timeout for ending a session.
 const DELETE_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long a notification, or a reply to the server, may take.
+/// Timeout for a notification or a reply to the server.
 const NOTIFY_TIMEOUT: Duration = Duration::from_secs(5);
-/// Replies to the server's own requests under way; further requests of it get none.
+/// Maximum concurrent replies to the server's own requests; further requests get no reply.
 const REPLIES_MAX: usize = 8;
 
 type Body = BoxStream<'static, Result<Bytes, reqwest::Error>>;
 
-/// How requests of a connection are marked.
+/// The protocol headers of a connection's requests.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Speech {
-    /// The version, once it is agreed on.
+    /// The version, once it is negotiated.
     pub(super) version: Option<String>,
     /// The session of a legacy server.
     pub(super) session: Option<String>,
 }
 
-/// A request on its way.
+/// A request to be sent.
 pub(super) struct Post<'a> {
     pub(super) id: u64,
     pub(super) body: Vec<u8>,
@@ -62,7 +62,7 @@ pub(super) struct Post<'a> {
     pub(super) sent: &'a AtomicBool,
 }
 
-/// What a POST gave, and the session that came with it.
+/// The response to a POST, and the session that it assigns.
 pub(super) struct Posted {
     pub(super) answered: Answered,
     pub(super) session: Option<String>,
@@ -85,7 +85,7 @@ pub(super) struct Http {
     replies: Semaphore,
 }
 
-/// Headers that are the protocol's own.
+/// Whether a header is reserved for the protocol.
 pub(super) fn is_reserved(name: &http::HeaderName) -> bool {
     [
         "accept",
@@ -110,7 +110,7 @@ impl Http {
     pub(super) fn new(url: String, headers: HeaderMap) -> Result<Self, reqwest::Error> {
         crate::functions::install_tls();
         let client = reqwest::Client::builder()
-            // What comes compressed could not be bounded by what is read.
+            // The size limit applies to the bytes read, and compressed responses would evade it.
             .no_gzip()
             .no_deflate()
             .redirect(reqwest::redirect::Policy::none())
@@ -129,7 +129,7 @@ impl Http {
         let mut all = self.headers.clone();
         let mut put = |name: &'static str, value: &Option<String>| {
             if let Some(Ok(value)) = value.as_deref().map(HeaderValue::from_str) {
-                // The names of the protocol are valid.
+                // The header names of the protocol are valid.
                 if let Ok(name) = name.parse::<http::HeaderName>() {
                     all.insert(name, value);
                 }
@@ -141,21 +141,22 @@ impl Http {
         self.client.request(method, &self.url).headers(all)
     }
 
-    /// Sends a request and reads until its answer; everything else goes to `incoming`.
+    /// Sends a request and reads until its response; other messages are dispatched to `incoming`.
     pub(super) async fn post(
         &self,
         speech: &Speech,
         post: Post<'_>,
         incoming: &Incoming,
     ) -> Posted {
-        // Within the time of the request, which may be over first.
+        // The wait counts towards the request's timeout, which may expire first.
         let Ok(_place) = self.posts.acquire().await else {
             return Fault::Lost("the connection is closed".to_owned()).into();
         };
         self.post_at_once(speech, post, incoming).await
     }
 
-    /// As [`post`](Self::post), for a request that stays open and takes no place of others.
+    /// Like [`post`](Self::post), for a request that stays open and does not count towards the
+    /// limit.
     pub(super) async fn post_at_once(
         &self,
         speech: &Speech,
@@ -192,7 +193,7 @@ impl Http {
         Posted { answered, session }
     }
 
-    /// The answer in a body that is no stream.
+    /// Reads the response from a body that is not a stream.
     async fn whole(
         &self,
         speech: &Speech,
@@ -233,7 +234,7 @@ impl Http {
         }
     }
 
-    /// Hands a message on; gives the answer to `id` where it is that.
+    /// Dispatches a message and returns the response to `id` if the message is that response.
     async fn take(
         &self,
         speech: &Speech,
@@ -242,7 +243,7 @@ impl Http {
         incoming: &Incoming,
     ) -> Option<Answered> {
         match message {
-            // An answer on a request's own stream belongs to it also where it does not say so.
+            // A response without an id on a request's own stream belongs to that request.
             Message::Answer { id: own, reply } if own.is_none_or(|own| own == id) => {
                 Some(match reply {
                     Reply::Result(result) => Ok(result),
@@ -262,7 +263,7 @@ impl Http {
         }
     }
 
-    /// The answer in a stream of events.
+    /// Reads the response from a stream of events.
     async fn streamed(
         &self,
         speech: &Speech,
@@ -294,8 +295,8 @@ impl Http {
                 Err(Broken::TooLarge) => return Err(Fault::TooLarge(MESSAGE_BYTES_MAX)),
                 Err(Broken::Lost(reason)) => format!("the stream broke: {reason}"),
             };
-            // A server that numbers its events keeps what it has still to say, and gives it to
-            // whoever names the last one. The request itself is not sent again.
+            // A server that numbers its events stores the remaining ones and resends them after the
+            // last received id. The request itself is not sent again.
             let Some(known) = last.as_deref().filter(|_| resumes < RESUMES_MAX) else {
                 return Err(Fault::Lost(broken));
             };
@@ -308,7 +309,7 @@ impl Http {
         }
     }
 
-    /// Reads what is left of a stream, so that its connection can be used again.
+    /// Reads the rest of a stream, so that its connection can be reused.
     fn drain(&self, mut rest: Body) {
         let mut drains = self.drains.lock().unwrap_or_else(PoisonError::into_inner);
         while drains.try_join_next().is_some() {}
@@ -320,10 +321,10 @@ impl Http {
         }
     }
 
-    /// Opens a stream of what the server says by itself, after the event `last`.
+    /// Opens the stream of unsolicited messages of the server, after the event `last`.
     ///
     /// # Errors
-    /// The status, where the server answered one.
+    /// The status, if the server returned one.
     async fn open_stream(
         &self,
         speech: &Speech,
@@ -344,9 +345,9 @@ impl Http {
         Err(Some(response.status()))
     }
 
-    /// Hears what a legacy server says by itself, as long as it offers that. Gives `true` where the
-    /// server does not know the session any more. `answered` is called each time that the server has
-    /// answered whether it gives the stream.
+    /// Reads the unsolicited messages of a legacy server as long as it offers the stream. Returns
+    /// `true` if the server does not know the session any more. `answered` is called each time the
+    /// server has accepted or refused the stream.
     pub(super) async fn hear(
         &self,
         speech: &Speech,
@@ -368,7 +369,7 @@ impl Http {
                         pause = retry.map_or(REOPEN_FIRST, Duration::from_millis);
                         for message in envelope::read(data) {
                             match message {
-                                // One whose own stream broke may be answered here.
+                                // After a request's own stream broke, its response may arrive here.
                                 Message::Answer { id: Some(id), reply } => {
                                     let answered = match reply {
                                         Reply::Result(result) => Ok(result),
@@ -388,7 +389,7 @@ impl Http {
                         }
                     }
                 }
-                // It does not offer such a stream, or not any more: then the session is over.
+                // The server does not offer the stream, or has ended the session.
                 Err(Some(status)) if status.is_client_error() => {
                     let unknown = matches!(status, StatusCode::NOT_FOUND | StatusCode::BAD_REQUEST);
                     return opened && unknown && speech.session.is_some();
@@ -400,14 +401,14 @@ impl Http {
         }
     }
 
-    /// Answers a request of the server; one that asks too much gets no answer.
+    /// Replies to a request of the server, unless too many replies are in progress.
     async fn reply(&self, speech: &Speech, body: Vec<u8>) {
         if let Ok(_place) = self.replies.try_acquire() {
             self.notify(speech, body, HeaderMap::new()).await;
         }
     }
 
-    /// Sends a message that has no answer.
+    /// Sends a message that has no response.
     pub(super) async fn notify(&self, speech: &Speech, body: Vec<u8>, headers: HeaderMap) {
         let request = self
             .marked(http::Method::POST, speech, headers)
@@ -426,8 +427,9 @@ impl Http {
     }
 }
 
-/// Whether an answer says that the server does not know the session of the request, which it has
-/// not taken then: by the protocol a 404; widespread servers say 400 and name the session.
+/// Whether a response shows that the server does not know the session, and thus has not processed
+/// the request. The protocol defines a 404; widespread servers return a 400 that mentions the
+/// session.
 fn is_session_ended(status: StatusCode, answered: Option<&Answered>) -> bool {
     match (status, answered) {
         (StatusCode::NOT_FOUND, _) => true,

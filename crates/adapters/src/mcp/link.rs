@@ -1,4 +1,4 @@
-//! The link to one server: connected when it is needed, again after the connection was lost.
+//! Links to one server: connects on demand and again after a loss.
 //!
 //! Path: 7. Doc: execution.md#mcp-servers
 
@@ -24,12 +24,12 @@ use crate::launcher::Launcher;
 use crate::secrets::Setting;
 use toolbooth_mcp::{Era, code};
 
-/// First pause after a connection that failed; it doubles up to [`BACKOFF_MAX`].
+/// First pause after a failed connection attempt; it doubles up to [`BACKOFF_MAX`].
 const BACKOFF_FIRST: Duration = Duration::from_millis(200);
 const BACKOFF_MAX: Duration = Duration::from_secs(10);
-/// A connection that is lost sooner has not proved that the server can be used.
+/// A connection that is lost sooner does not prove that the server is usable.
 const SHORT_LIFE: Duration = Duration::from_secs(30);
-/// How often a link with subscriptions looks whether its connection is still there.
+/// How often a link with subscriptions checks its connection.
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
 
 #[derive(Default)]
@@ -37,17 +37,17 @@ struct State {
     connection: Option<Arc<Connection>>,
     failed: Option<(Instant, Duration, Unconnected)>,
     closed: bool,
-    /// Connections that there ever were.
+    /// Number of connections opened so far.
     made: u64,
     opened: Option<Instant>,
-    /// Connections in a row that were lost soon after they were opened.
+    /// Number of consecutive connections that were lost soon after they were opened.
     short_lived: u32,
-    /// When the next one may be opened.
+    /// The earliest time of the next connection.
     not_before: Option<Instant>,
 }
 
 impl State {
-    /// A connection was lost.
+    /// Records the loss of a connection.
     fn note_loss(&mut self) {
         let is_short = self.opened.is_some_and(|at| at.elapsed() < SHORT_LIFE);
         self.short_lived = if is_short { self.short_lived.saturating_add(1) } else { 0 };
@@ -55,7 +55,7 @@ impl State {
     }
 }
 
-/// The pause after so many short-lived connections in a row; there is none after the first.
+/// Returns the pause after consecutive short-lived connections; there is none after the first.
 fn pause_after(short_lived: u32) -> Duration {
     match short_lived.checked_sub(2) {
         None => Duration::ZERO,
@@ -63,7 +63,7 @@ fn pause_after(short_lived: u32) -> Duration {
     }
 }
 
-/// A server, connected or not.
+/// The link to a server, connected or not.
 pub(super) struct Link {
     opener: Opener,
     notifications: Notifications,
@@ -72,15 +72,15 @@ pub(super) struct Link {
     watching: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// A request that was handed to a connection.
+/// A request that was submitted to a connection.
 pub(super) struct Served {
     pub(super) connection: Arc<Connection>,
-    /// What the server had printed on standard error before, in bytes.
+    /// Bytes that the server had printed on standard error before the request.
     pub(super) printed: u64,
     pub(super) result: Result<RpcResult, Failure>,
 }
 
-/// Why a request was handed to none.
+/// The reason why a request was not submitted.
 #[derive(Debug)]
 pub(super) enum Unserved {
     Cancelled,
@@ -111,7 +111,7 @@ impl Link {
         }
     }
 
-    /// A link to the same server for one caller, with these variables or headers in addition.
+    /// Returns a link to the same server for one caller, with additional variables or headers.
     pub(super) fn of_caller(&self, caller: &str, credentials: Vec<(String, Setting)>) -> Self {
         let mut link = Self::with(self.opener.of_caller(caller, credentials));
         link.notifications.notices = Arc::clone(&self.notifications.notices);
@@ -123,7 +123,7 @@ impl Link {
         &self.opener.settings
     }
 
-    /// `text` without the values of what the server was given in confidence.
+    /// Returns `text` with the server's secrets concealed.
     pub(super) fn conceal(&self, text: &str) -> String {
         self.opener.conceal(text)
     }
@@ -132,12 +132,12 @@ impl Link {
         &self.notifications
     }
 
-    /// Whether somebody waits for changes of a resource.
+    /// Whether the link has subscriptions.
     pub(super) fn is_subscribed(&self) -> bool {
         !self.subscriptions.is_empty()
     }
 
-    /// The live connection; makes one where there is none.
+    /// Returns the live connection, or opens a new one.
     pub(super) async fn connection(&self) -> Result<Arc<Connection>, Unconnected> {
         let mut state = self.state.lock().await;
         if state.closed {
@@ -162,8 +162,8 @@ impl Link {
         {
             return Err(reason.clone());
         }
-        // A server that dies again and again is not started again and again at once; whoever calls
-        // it waits, and loses nothing.
+        // A server that crashes repeatedly is restarted with a delay. The caller waits, and its call
+        // is not lost.
         if let Some(at) = state.not_before {
             tokio::time::sleep_until(at.into()).await;
         }
@@ -192,8 +192,7 @@ impl Link {
         }
     }
 
-    /// Starts what runs beside the requests of a new connection; `again` says that there was one
-    /// before.
+    /// Starts the background tasks of a new connection; `again`: an earlier connection existed.
     fn attend(&self, connection: &Connection, again: bool) {
         let channel = Arc::clone(&connection.channel);
         let subscriptions = Arc::clone(&self.subscriptions);
@@ -212,18 +211,19 @@ impl Link {
         if let Transport::Http(_) = channel.line.transport {
             connection.keep(tokio::spawn(async move {
                 if channel.hear().await == Some(true) {
-                    // Answers that are still under way come on streams of their own.
+                    // Responses in flight arrive on their own streams, so the connection is not
+                    // closed.
                     channel.session_over();
                 }
             }));
         } else {
-            // It tells of changes without being asked.
+            // A legacy child notifies of changes without a subscription.
             channel.note_listening();
         }
     }
 
-    /// Forgets a connection by URL whose session the server does not know any more, or whose era is
-    /// not the server's any more. Answers that are still under way on streams of their own may come.
+    /// Drops an HTTP connection after the server lost its session or changed its era. Responses in
+    /// flight can still arrive on their own streams.
     async fn forget(&self, connection: &Arc<Connection>) {
         if connection.channel.child().is_some() {
             return;
@@ -235,11 +235,11 @@ impl Link {
         }
     }
 
-    /// Hands a request to the connection.
+    /// Submits a request to the connection.
     ///
-    /// A request that met a session which the server does not know is handed to a new connection,
-    /// once. That is no second attempt: a server that does not know the session has by the protocol
-    /// not processed the request, and the client is to begin a new session.
+    /// If the server does not know the session, the request is submitted once more, to a new
+    /// connection. This is not a retry: by the protocol, such a server has not processed the
+    /// request. The client must then begin a new session.
     pub(super) async fn serve(
         &self,
         request: &Request<'_>,
@@ -274,7 +274,7 @@ impl Link {
             if let Err(failure) = &result
                 && failure.is_of_other_era(connection.channel.greeting.era)
             {
-                // This request has its answer; the next one greets the server anew.
+                // This request has its response; the next one repeats the handshake.
                 self.forget(&connection).await;
             }
             if let Err(Failure {
@@ -287,7 +287,8 @@ impl Link {
         }
     }
 
-    /// One change of the subscriptions at a time; `None` where the caller or the time was over first.
+    /// Waits for the turn to change subscriptions; `None` = the call was cancelled or timed out
+    /// first.
     async fn turn(
         &self,
         timeout: Duration,
@@ -299,7 +300,7 @@ impl Link {
         }
     }
 
-    /// Starts to tell when a resource changes.
+    /// Subscribes to changes of a resource.
     pub(super) async fn subscribe(
         self: &Arc<Self>,
         uri: &str,
@@ -321,7 +322,7 @@ impl Link {
         if is_wanted && greeting.era == Era::Legacy {
             return Ok(Ok(Value::from(Map::new())));
         }
-        // Before the server is asked: a connection that is made meanwhile asks for it too.
+        // Recorded before the request, so that a connection opened meanwhile also subscribes.
         let number = if is_wanted {
             // Another caller may still wait for the server to accept it.
             self.subscriptions.number()
@@ -334,7 +335,7 @@ impl Link {
         self.watch();
         let answered = match greeting.era {
             Era::Modern => {
-                // Others may want theirs meanwhile, and are asked for with one request.
+                // Further subscriptions can join meanwhile and share one request.
                 drop(turn);
                 match self.subscriptions.accepted(number, uri).await {
                     Ok(()) => Ok(Ok(Value::from(Map::new()))),
@@ -349,7 +350,7 @@ impl Link {
         answered
     }
 
-    /// Stops telling.
+    /// Ends the subscription to a resource.
     pub(super) async fn unsubscribe(
         &self,
         uri: &str,
@@ -364,7 +365,7 @@ impl Link {
             return nothing();
         }
         self.subscriptions.remove(uri);
-        // A server that is not connected tells nothing.
+        // A server without a connection sends no notifications.
         let state = self.state.lock().await;
         let live = state.connection.as_ref().filter(|connection| !connection.is_closed());
         let legacy = live.is_some_and(|one| one.channel.greeting.era == Era::Legacy);
@@ -385,11 +386,11 @@ impl Link {
         let mut request = Request { method, ..Request::default() };
         request.params.insert("uri".to_owned(), Value::from(uri));
         let served = self.serve(&request, None, timeout, Some(conversation), None).await?;
-        // The protocol has these answers empty; nothing else of a server's is passed on unread.
+        // The protocol defines these results as empty; unscreened members must not be forwarded.
         Ok(served.result.map(|_| Value::from(Map::new())))
     }
 
-    /// Looks after the connection while there are subscriptions.
+    /// Starts a task that reconnects while there are subscriptions.
     fn watch(self: &Arc<Self>) {
         let mut watching = lock(&self.watching);
         if watching.as_ref().is_some_and(|task| !task.is_finished()) {

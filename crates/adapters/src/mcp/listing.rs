@@ -1,4 +1,4 @@
-//! Reads what a server lists, page by page, within bounds.
+//! Reads the lists of a server, page by page, within limits.
 //!
 //! Path: 3. Doc: execution.md#mcp-servers
 
@@ -14,27 +14,27 @@ use super::link::{Link, Unserved};
 use super::request::Request;
 use crate::secrets::KnownSecrets;
 
-/// Pages of a listing; a server whose cursor never ends is cut off there.
+/// Maximum pages of a list, so that a server with an endless cursor is cut off.
 const PAGES_MAX: usize = 1_000;
-/// Items of one kind of one server.
+/// Maximum items of one kind per server.
 const ITEMS_MAX: usize = 20_000;
-/// Bytes of the texts that one server may list, of all kinds together.
+/// Maximum bytes of the texts that one server lists, of all kinds together.
 const LISTING_BYTES_MAX: usize = 32 << 20;
-/// Problems that are told.
+/// Maximum number of reported problems.
 const PROBLEMS_MAX: usize = 100;
 
-/// Members of a tool that have a place of their own.
+/// Members of a tool that have a field of their own in [`DiscoveredTool`].
 const TOOL_MEMBERS: [&str; 6] =
     ["name", "title", "description", "inputSchema", "outputSchema", "annotations"];
 
 /// A kind of items.
 struct Kind {
     method: &'static str,
-    /// The member of a page that holds the items.
+    /// The member of a page that contains the items.
     items: &'static str,
-    /// The member of an item by which it is known.
+    /// The member that identifies an item.
     key: &'static str,
-    /// The word for it.
+    /// Its name in messages.
     word: &'static str,
 }
 
@@ -50,14 +50,14 @@ const TEMPLATES: Kind = Kind {
     word: "resource templates",
 };
 
-/// Why a listing could not be read.
+/// The reason why a list could not be read.
 enum Unlisted {
     /// The server has no such list.
     Unknown(String),
     Other(String),
 }
 
-/// About how many bytes a document has.
+/// Estimates the size of a document, in bytes.
 fn size(value: &Value) -> usize {
     match value {
         Value::String(text) => text.len(),
@@ -67,7 +67,7 @@ fn size(value: &Value) -> usize {
     }
 }
 
-/// Reads lists, and counts what they have together.
+/// A reader of lists that counts their total size.
 struct Pager<'a> {
     link: &'a Link,
     timeout: Duration,
@@ -79,7 +79,7 @@ struct Pager<'a> {
 pub(super) async fn list(link: &Link, timeout: Duration) -> Result<Listing, SourceError> {
     let mut pager = Pager { link, timeout, bytes: 0, problems: Vec::new() };
     if let Ok(connection) = link.connection().await {
-        // A change after the lists is told only by a server that was asked before.
+        // A server notifies of later changes only if it was subscribed to before the lists are read.
         connection.channel.listening().await;
     }
     let tools = pager.all(&TOOLS).await;
@@ -91,7 +91,7 @@ pub(super) async fn list(link: &Link, timeout: Duration) -> Result<Listing, Sour
     let offers = listing.offers;
     let tools = match tools {
         Ok(tools) => tools,
-        // A server may have other things than tools.
+        // A server may offer prompts or resources but no tools.
         Err(Unlisted::Unknown(_)) if offers.prompts || offers.resources => Vec::new(),
         Err(Unlisted::Unknown(reason) | Unlisted::Other(reason)) => {
             return Err(SourceError(reason));
@@ -99,7 +99,7 @@ pub(super) async fn list(link: &Link, timeout: Duration) -> Result<Listing, Sour
     };
     for (name, tool) in tools {
         if let Err(reason) = header::check(tool.get("inputSchema").unwrap_or(&Value::Null)) {
-            // Its server would be told by headers that nobody can compare with its arguments.
+            // The server would receive headers that cannot be compared with the arguments.
             pager.problem(format!("tool `{name}` is left out: {reason}"));
             continue;
         }
@@ -123,14 +123,15 @@ impl Pager<'_> {
         }
     }
 
-    /// All items of a kind that is no tool; what goes wrong is a problem, and loses no tools.
+    /// Reads all items of a kind that is not a tool. A failure is reported as a problem and does not
+    /// affect tools.
     async fn items(&mut self, kind: &Kind) -> Vec<DiscoveredItem> {
         match self.all(kind).await {
             Ok(items) => {
                 let item = |(key, document)| DiscoveredItem { key, document };
                 items.into_iter().map(item).collect()
             }
-            // Templates are a part of what resources are, which not every server knows.
+            // Templates are a part of resources that not every server supports.
             Err(Unlisted::Unknown(_)) if kind.method == TEMPLATES.method => Vec::new(),
             Err(Unlisted::Unknown(reason) | Unlisted::Other(reason)) => {
                 self.problem(format!("its {} are not listed: {reason}", kind.word));
@@ -139,7 +140,7 @@ impl Pager<'_> {
         }
     }
 
-    /// All items of a kind, by what they are known by.
+    /// Reads all items of a kind, each with its key.
     async fn all(&mut self, kind: &Kind) -> Result<Vec<(String, Map<String, Value>)>, Unlisted> {
         let mut all = Vec::new();
         let mut cursor: Option<String> = None;
@@ -161,7 +162,7 @@ impl Pager<'_> {
                 return Err(Unlisted::Other(told));
             }
             for mut item in items {
-                // Agents read definitions; what the server was given in confidence is none.
+                // Agents read definitions, which must not contain the server's secrets.
                 secrets.conceal_definition(&mut item);
                 let key = item.get(kind.key).and_then(Value::as_str).map(str::to_owned);
                 match (key.filter(|key| !key.trim().is_empty()), item) {
@@ -169,7 +170,7 @@ impl Pager<'_> {
                     _ => self.problem(format!("an item of the list has no `{}`", kind.key)),
                 }
             }
-            // An empty text is a cursor like others.
+            // An empty string is a valid cursor.
             match next {
                 Some(next) if !seen.insert(next.clone()) => {
                     let shown: String = next.chars().take(80).collect();

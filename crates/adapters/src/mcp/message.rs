@@ -1,4 +1,4 @@
-//! What a server sends: answers, notifications and requests.
+//! Messages of a server: responses, notifications and requests.
 //!
 //! Path: 7. Doc: execution.md#mcp-servers
 
@@ -9,25 +9,25 @@ use serde_json::value::RawValue;
 
 use super::results::RpcResult;
 
-/// Messages of one batch.
+/// Maximum number of messages in a batch.
 pub(super) const BATCH_MAX: usize = 1_024;
 
-/// What a server sent.
+/// A message of a server.
 #[derive(Debug)]
 pub(super) enum Message {
-    /// An answer to the request `id`; `None` = it names no request.
+    /// A response to the request `id`; `None` = it has no id.
     Answer { id: Option<u64>, reply: Reply },
     /// A notification.
     Notification { method: String, params: Option<Box<RawValue>> },
     /// A request of the server to its client.
     Request { id: Box<RawValue>, method: String },
-    /// An answer that cannot be read, to the request `id` where that much could be found.
+    /// A response that cannot be read; `id` is its request if it was found.
     Unreadable { id: Option<u64>, reason: String },
-    /// Text that was never meant to be a message.
+    /// Text that is not a message.
     Noise,
 }
 
-/// An answer.
+/// A response.
 #[derive(Debug)]
 pub(super) enum Reply {
     /// The result.
@@ -36,7 +36,7 @@ pub(super) enum Reply {
     Refused(Refusal),
 }
 
-/// An error that a server answered.
+/// An error response of a server.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Refusal {
     pub(super) code: i64,

@@ -1,7 +1,8 @@
-//! Upstream MCP servers, as child processes or over HTTP, in both eras of the protocol.
+//! Connects to upstream MCP servers, as child processes or over HTTP, in both eras of the protocol.
 //!
-//! One connection per server, multiplexed over many calls, opened when it is first needed and
-//! again after it was lost. Results pass as they came.
+//! Each server has one connection, or one per caller where configured, and many calls share it. A
+//! connection opens on first use and reopens after a loss. Results pass unchanged, except for
+//! secrets and reserved members.
 //!
 //! Path: 3, 7. Doc: execution.md#mcp-servers
 
@@ -57,7 +58,7 @@ use crate::launcher::Launcher;
 use crate::sandbox;
 use crate::secrets::Setting;
 
-/// The least time that a request has which is no call.
+/// Minimum timeout of a request that is not a call.
 const REQUEST_TIMEOUT_MIN: Duration = Duration::from_secs(30);
 
 /// A server that is a child process.
@@ -65,11 +66,11 @@ const REQUEST_TIMEOUT_MIN: Duration = Duration::from_secs(30);
 pub struct Child {
     /// The command.
     pub line: CommandLine,
-    /// How it is contained; `None` = it runs as the gateway does.
+    /// Its sandbox profile; `None` = it runs as the gateway does.
     pub profile: Option<SandboxProfile>,
 }
 
-/// How a server is reached.
+/// The transport of a server.
 #[derive(Debug, Clone)]
 pub enum Reach {
     /// A child process that speaks over its standard input and output.
@@ -88,15 +89,15 @@ pub enum Reach {
 pub struct ServerSettings {
     /// The name in configuration.
     pub name: String,
-    /// How it is reached.
+    /// Its transport.
     pub reach: Reach,
-    /// How long connecting may take.
+    /// The connect timeout.
     pub startup_timeout: Duration,
-    /// Whether each caller has a connection of its own.
+    /// Settings for connections per caller; `None` = all callers share one connection.
     pub callers: Option<CallerSettings>,
 }
 
-/// A server: a source of tools, an executor, and what else it offers.
+/// An MCP server as a source of tools, an executor, and an upstream for its other features.
 pub struct McpServer {
     id: String,
     link: Arc<Link>,
@@ -104,7 +105,8 @@ pub struct McpServer {
 }
 
 impl McpServer {
-    /// A server that is not connected yet; ways out that it is refused are noted with `refusals`.
+    /// Creates a server that is not connected yet. `refusals` records the egress that its sandbox
+    /// refuses.
     #[must_use]
     pub fn new(settings: ServerSettings, launcher: Launcher, refusals: ExecutionLog) -> Arc<Self> {
         let id = format!("mcp:{}", settings.name);
@@ -112,7 +114,7 @@ impl McpServer {
         Arc::new(Self { id, link: Arc::new(Link::new(settings, launcher, refusals)), callers })
     }
 
-    /// The link that serves a caller.
+    /// Returns the link that serves a caller.
     async fn link_of(&self, caller: &Caller) -> Result<Arc<Link>, ExecutionError> {
         match &self.callers {
             Some(callers) => callers.of(caller, &self.link).await,
@@ -128,7 +130,7 @@ impl ToolSource for McpServer {
     }
 
     fn timeout(&self) -> Duration {
-        // Connecting and listing each have the server's own.
+        // Connecting and listing each have the server's own timeout.
         self.link.settings().startup_timeout * 2 + Duration::from_secs(1)
     }
 
@@ -159,7 +161,8 @@ impl Executor for McpServer {
         }
         let deadline = u64::try_from(dispatch.timeout.as_millis()).unwrap_or(u64::MAX);
         request.meta.insert("toolbooth/deadlineMs".to_owned(), json!(deadline));
-        // The proxy cuts at the tool's time; this one only keeps a lost answer from waiting for ever.
+        // The proxy enforces the tool's timeout. This longer one only bounds the wait for a lost
+        // response.
         let timeout = dispatch.timeout + Duration::from_secs(5);
         let schema = Some(&dispatch.contract.input_schema);
         let (asker, execution_log) = (Some(&conversation), Some(&dispatch.execution_log));
@@ -177,7 +180,7 @@ impl Executor for McpServer {
             };
         match screening::called(result) {
             Ok(mut output) => {
-                // What the server was given in confidence it must not tell anybody.
+                // The result must not expose the server's secrets.
                 connection.secrets().conceal_payload(&mut output.payload);
                 if output.is_error {
                     let answer = texts(output.payload.content.as_deref().unwrap_or_default());
@@ -245,13 +248,13 @@ impl Executor for McpServer {
     }
 }
 
-/// The text of content blocks.
+/// Returns the text of content blocks.
 fn texts(content: &[ContentBlock]) -> String {
     let texts: Vec<Cow<'_, str>> = content.iter().filter_map(ContentBlock::as_text).collect();
     texts.join("\n")
 }
 
-/// A call that was told to stop before it was handed to a connection.
+/// Returns the error of a call that was cancelled before it was submitted to a connection.
 fn cancelled() -> ExecutionError {
     ExecutionError {
         code: ErrorCode::Cancelled,
@@ -308,7 +311,7 @@ impl Upstream for McpServer {
     }
 }
 
-/// The request that an ask is.
+/// Converts an ask into a request.
 fn asking(ask: Ask) -> Request<'static> {
     let mut params = Map::new();
     let mut put = |name: &str, value: Value| params.insert(name.to_owned(), value);

@@ -1,7 +1,7 @@
-//! What a server tells by itself: that its lists, or resources, have changed.
+//! Forwards notifications of a server that its lists or resources have changed.
 //!
-//! Floods are bounded: a change is told at most once a second after a first few, and a resource
-//! waits at most once.
+//! Floods are bounded. After a first burst, changes are forwarded at most once a second, and a
+//! resource waits at most once.
 //!
 //! Path: 3, 7. Doc: execution.md#mcp-servers
 
@@ -18,16 +18,16 @@ use super::calls::Calls;
 use super::envelope;
 use super::message::Message;
 
-/// Changes that are told at once, before the pace holds.
+/// Number of changes that are forwarded at once before the rate limit applies.
 const CHANGES_AT_ONCE: u32 = 5;
-/// The pace of changes after that.
+/// Interval between changes after that.
 const CHANGE_PACE: Duration = Duration::from_secs(1);
-/// Notices that may wait; further ones are dropped.
+/// Maximum number of waiting notices; further ones are dropped.
 const NOTICES_MAX: usize = 4_096;
 /// Longest URI of a notice, in bytes.
 const URI_BYTES_MAX: usize = 8 << 10;
 
-/// Tells that lists have changed, at a bounded pace.
+/// The forwarder of list changes, at a limited rate.
 #[derive(Debug)]
 pub(super) struct Changes {
     sender: async_channel::Sender<()>,
@@ -39,7 +39,7 @@ pub(super) struct Changes {
 struct Pace {
     left: u32,
     refilled: Instant,
-    /// One is told when the pace allows it.
+    /// Whether a change waits until the rate limit permits it.
     waiting: bool,
 }
 
@@ -54,7 +54,7 @@ impl Changes {
         self.receiver.clone()
     }
 
-    /// A list has changed.
+    /// Records that a list has changed.
     pub(super) fn note(self: &Arc<Self>) {
         let mut pace = self.pace.lock().unwrap_or_else(PoisonError::into_inner);
         let seconds = pace.refilled.elapsed().as_secs();
@@ -65,12 +65,12 @@ impl Changes {
         }
         if pace.left > 0 {
             pace.left -= 1;
-            // One that waits says the same.
+            // A change that already waits has the same meaning.
             let _ = self.sender.try_send(());
         } else if !pace.waiting {
             pace.waiting = true;
             let later = Arc::downgrade(self);
-            // At most one at a time, and it ends by itself.
+            // At most one such task runs at a time, and it ends by itself.
             tokio::spawn(async move {
                 tokio::time::sleep(CHANGE_PACE).await;
                 if let Some(changes) = later.upgrade() {
@@ -83,7 +83,7 @@ impl Changes {
     }
 }
 
-/// Hands notices on; the same one waits at most once.
+/// The forwarder of notices; the same notice waits at most once.
 #[derive(Debug)]
 pub(super) struct Notices {
     sender: async_channel::Sender<Notice>,
@@ -95,7 +95,7 @@ pub(super) struct Notices {
 struct Waiting {
     order: VecDeque<(String, Option<String>)>,
     known: HashSet<(String, Option<String>)>,
-    /// Somebody hands them on.
+    /// Whether a task forwards them.
     served: bool,
 }
 
@@ -109,7 +109,7 @@ impl Notices {
         self.receiver.clone()
     }
 
-    /// Ends the handing on.
+    /// Stops forwarding.
     pub(super) fn close(&self) {
         self.sender.close();
     }
@@ -126,7 +126,7 @@ impl Notices {
         next
     }
 
-    /// A resource has changed.
+    /// Records that a resource has changed.
     pub(super) fn tell(self: &Arc<Self>, uri: String, caller: Option<String>) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         if waiting.order.len() >= NOTICES_MAX || self.sender.is_closed() {
@@ -141,7 +141,7 @@ impl Notices {
             return;
         }
         let notices = Arc::clone(self);
-        // Ends when nothing waits any more, or nobody can hear it.
+        // The task ends when no notice waits or the receiver is closed.
         tokio::spawn(async move {
             while let Some((uri, caller)) = notices.next() {
                 if notices.sender.send(Notice::ResourceUpdated { uri, caller }).await.is_err() {
@@ -152,7 +152,7 @@ impl Notices {
     }
 }
 
-/// Where the messages of a server go that are no answers.
+/// The destinations of server messages that are not responses.
 #[derive(Debug, Clone)]
 pub(super) struct Incoming {
     pub(super) calls: Arc<Calls>,
@@ -160,8 +160,8 @@ pub(super) struct Incoming {
 }
 
 impl Incoming {
-    /// Hands a message on; `own` is the request in whose answer it came. Gives the reply to a
-    /// request of the server.
+    /// Dispatches a message; `own` is the request of the response stream on which it arrived.
+    /// Returns the reply to a request of the server.
     pub(super) fn take(&self, message: Message, own: Option<u64>) -> Option<Vec<u8>> {
         match message {
             Message::Notification { method, params } => {
@@ -180,12 +180,12 @@ impl Incoming {
     }
 }
 
-/// What one link hears of its server.
+/// The notifications of one link.
 #[derive(Debug, Clone)]
 pub(super) struct Notifications {
     pub(super) changes: Arc<Changes>,
     pub(super) notices: Arc<Notices>,
-    /// Whose link it is; `None` = everybody's.
+    /// The caller of the link; `None` = all callers share it.
     pub(super) caller: Option<String>,
 }
 
@@ -205,11 +205,11 @@ impl Notifications {
                     self.updated(uri.to_owned());
                 }
             }
-            method => tracing::debug!(method, "a notification that nobody waits for"),
+            method => tracing::debug!(method, "a notification without a listener"),
         }
     }
 
-    /// A resource has changed, or may have.
+    /// Records that a resource has changed or may have changed.
     pub(super) fn updated(&self, uri: String) {
         self.notices.tell(uri, self.caller.clone());
     }

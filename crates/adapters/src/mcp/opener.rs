@@ -1,6 +1,6 @@
-//! Opens connections to one server, with what it is given in confidence.
+//! Opens connections to one server with the secrets given to it.
 //!
-//! It keeps no connection and never waits before it tries.
+//! It stores no connection and does not delay attempts.
 //!
 //! Path: 7. Doc: execution.md#mcp-servers
 
@@ -26,14 +26,14 @@ use crate::launcher::Launcher;
 use crate::secrets::{KnownSecrets, Setting};
 use toolbooth_mcp::Era;
 
-/// Opens connections.
+/// The opener of connections to one server.
 pub(super) struct Opener {
     pub(super) settings: ServerSettings,
     launcher: Launcher,
     refusals: ExecutionLog,
-    /// The server's era the last time, which the links of all its callers share.
+    /// The last known era of the server, shared by the links of all callers.
     era: Arc<Mutex<Option<Era>>>,
-    /// The child that is being connected to.
+    /// The child to which a connection is being opened.
     starting: Mutex<Option<Arc<Shared>>>,
 }
 
@@ -51,13 +51,13 @@ impl Opener {
         Self { settings, launcher, refusals, era, starting }
     }
 
-    /// One for the same server and one caller, with these variables or headers in addition.
+    /// Returns an opener for the same server and one caller, with additional variables or headers.
     pub(super) fn of_caller(&self, caller: &str, credentials: Vec<(String, Setting)>) -> Self {
         let mut settings = self.settings.clone();
         match &mut settings.reach {
             Reach::Stdio(child) => {
                 child.line.env.extend(credentials);
-                // What a server keeps for one caller is no other's.
+                // Callers must not share the data that the server stores.
                 if let Some(own) = &mut child.line.own {
                     let digest = Sha256::digest(caller.as_bytes());
                     let digest = HEXLOWER.encode(digest.get(..8).unwrap_or(&digest));
@@ -75,12 +75,12 @@ impl Opener {
         Self { era: Arc::clone(&self.era), ..own }
     }
 
-    /// `text` without the values of what the server was given in confidence.
+    /// Returns `text` with the server's secrets concealed.
     pub(super) fn conceal(&self, text: &str) -> String {
         match &self.settings.reach {
             Reach::Stdio(_) => self.secrets().conceal_text(text),
             Reach::Http { url, .. } => {
-                // Errors of the HTTP library repeat the address, which may be a secret as a whole.
+                // Errors of the HTTP library contain the URL, which may be a secret as a whole.
                 let text = match url.expose() {
                     Ok(filled) => text.replace(&filled, &url.shown()),
                     Err(_) => text.to_owned(),
@@ -102,7 +102,7 @@ impl Opener {
         }
     }
 
-    /// A new connection, whose notifications go to `notifications`.
+    /// Opens a connection and dispatches its notifications to `notifications`.
     ///
     /// # Errors
     /// [`ConnectError`], for operators.
@@ -125,8 +125,8 @@ impl Opener {
                     Err(Ungreeted::Final(reason)) => {
                         return Err(ConnectError::Greeting(reason, self.starting_output()));
                     }
-                    // Some servers end at a question that they do not know; they are asked again,
-                    // in the words of the era before.
+                    // Some servers exit on an unknown request. They are restarted and greeted in the
+                    // other era first.
                     Err(Ungreeted::Confused(first)) => {
                         tracing::debug!(reason = first, "a server is started afresh");
                         drop(line);
@@ -182,8 +182,7 @@ impl Opener {
         Ok(Line { transport: Transport::Stdio(stdio), incoming })
     }
 
-    /// What a child that could not be connected to has printed, how it ended, and what its sandbox
-    /// stopped.
+    /// Returns the output, exit status and sandbox denials of a child that failed to connect.
     pub(super) fn starting_output(&self) -> String {
         let starting = lock(&self.starting).take();
         let Some(shared) = starting else { return self.refused() };
@@ -191,7 +190,7 @@ impl Opener {
         format!("\n{output}{}{}", shared.denied(&output), self.refused())
     }
 
-    /// The ways out that the server was refused lately.
+    /// Describes the recently refused egress of the server.
     fn refused(&self) -> String {
         let refused = self.refusals.egress();
         let sentence = |one: &EgressRefusal| {

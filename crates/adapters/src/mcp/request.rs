@@ -1,24 +1,24 @@
-//! A request to a server, as it is written.
+//! Serializes a request to a server.
 //!
 //! Path: 7. Doc: execution.md#mcp-servers
 
 use serde_json::{Map, Value};
 use toolbooth_contracts::Arguments;
 
-/// A request that goes out.
+/// An outgoing request.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Request<'a> {
     pub(super) method: &'static str,
     /// Its parameters, without `_meta`.
     pub(super) params: Map<String, Value>,
-    /// `arguments` of a call, to be sent as they are.
+    /// `arguments` of a call, sent unchanged.
     pub(super) arguments: Option<&'a Arguments>,
     /// Members of `_meta`.
     pub(super) meta: Map<String, Value>,
 }
 
 impl Request<'_> {
-    /// The bytes on the wire, on one line.
+    /// Returns the bytes on the wire, on one line.
     pub(super) fn bytes(&self, id: u64, meta: &Map<String, Value>) -> Vec<u8> {
         let method = Value::from(self.method);
         let mut out = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":{method},"params":{{"#);

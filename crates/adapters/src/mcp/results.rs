@@ -1,4 +1,4 @@
-//! The results of a server as they came: read in one pass, with the places of what a call looks at.
+//! Reads the results of a server in one pass, with the parts that a call uses.
 //!
 //! Path: 7. Doc: execution.md#mcp-servers
 
@@ -9,14 +9,14 @@ use toolbooth_contracts::{ContentBlock, Payload};
 /// The result of a request.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum RpcResult {
-    /// One that passes the gate, with the places of what a call looks at.
+    /// A result that passes the gate, with the parts that a call uses.
     Fit(Box<FitResult>),
-    /// One that says something that the gate refuses, such as a number out of range: what that means
-    /// is judged where the effect is known.
+    /// A result with a part that the gate rejects, such as a number out of range. It is judged where
+    /// the effect is known.
     Unfit(Value),
 }
 
-/// The text of a result, and the parts of a tool's result within.
+/// The text of a result, with the parts of a tool's result.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct FitResult {
     json: JsonText,
@@ -27,10 +27,10 @@ pub(super) struct FitResult {
 }
 
 impl RpcResult {
-    /// Reads a result where a reader stands, in one pass.
+    /// Reads a result at the position of a reader, in one pass.
     ///
     /// # Errors
-    /// What the gate refuses.
+    /// The fault for which the gate rejects it.
     pub(super) fn read(reader: &mut Reader<'_>) -> Result<Self, JsonFault> {
         let parts = |reader: &mut Reader<'_>| {
             let (mut payload, mut is_error, mut is_complete) = (Payload::default(), false, true);
@@ -44,7 +44,7 @@ impl RpcResult {
                     "content" if kind == Kind::Array => {
                         payload.content = Some(ContentBlock::read_all(reader)?);
                     }
-                    // Not a list: stage 8 says so.
+                    // Not a list: stage 8 reports it.
                     "content" => payload.content = Some(vec![ContentBlock::read(reader)?]),
                     "structuredContent" => {
                         payload.structured_content =
@@ -65,7 +65,7 @@ impl RpcResult {
         Ok(Self::Fit(Box::new(FitResult { json, payload, is_error, is_complete })))
     }
 
-    /// Whether it says nothing.
+    /// Whether the result is `null`.
     pub(super) fn is_null(&self) -> bool {
         match self {
             Self::Fit(read) => read.json.is_null(),
@@ -73,7 +73,7 @@ impl RpcResult {
         }
     }
 
-    /// A tree of the whole.
+    /// Returns the whole result as a tree.
     pub(super) fn tree(self) -> Value {
         match self {
             Self::Fit(read) => read.json.tree(),

@@ -1,7 +1,7 @@
-//! Finds which request a broken answer belongs to, in constant memory.
+//! Finds the request of a malformed response, in constant memory.
 //!
-//! Bytes that are no JSON still have a beginning that names the request. The scan reads the
-//! structure alone and gives up nothing it has found.
+//! Bytes that are not valid JSON may still contain the id of the request. The scan reads only the
+//! structure and retains everything that it has found.
 //!
 //! Path: 7. Doc: execution.md#mcp-servers
 
@@ -9,18 +9,18 @@ use toolbooth_mcp::lines::Overlong;
 
 use super::message::{BATCH_MAX, Message};
 
-/// Digits of an id that is ours.
+/// Maximum digits of an id that the gateway assigned.
 const DIGITS_MAX: usize = 20;
-/// Bytes of a key that are kept, one more than the longest that is looked for.
+/// Stored bytes of a key, one more than the longest relevant key.
 const KEY_BYTES_MAX: usize = 7;
 
-/// What one object at the top says of itself.
+/// The relevant members of a top-level object.
 #[derive(Debug, Default, Clone, Copy)]
 struct Found {
     id: Option<u64>,
-    /// It has a method, and so is no answer.
+    /// Whether it has a method and thus is not a response.
     method: bool,
-    /// Its id is none of ours.
+    /// Whether its id was not assigned by the gateway.
     foreign: bool,
 }
 
@@ -53,7 +53,7 @@ impl Overlong for Scan {
 }
 
 impl Scan {
-    /// The depth within an object at the top.
+    /// Returns the depth inside a top-level object.
     fn top(&self) -> usize {
         1 + usize::from(self.batch)
     }
@@ -124,7 +124,7 @@ impl Scan {
                     self.expects_key = true;
                 }
             }
-            // Before its first brace a message has nothing but a byte order mark.
+            // Only a byte order mark can precede the first brace of a message.
             _ if self.depth == 0 && self.found.is_empty() => {
                 self.noise = !matches!(byte, 0xef | 0xbb | 0xbf);
             }
@@ -160,7 +160,7 @@ impl Scan {
         }
     }
 
-    /// The answers that the bytes were, all of which cannot be read for `reason`.
+    /// Returns the responses in the bytes, all of them unreadable for `reason`.
     pub(super) fn unreadable(mut self, reason: &str) -> Vec<Message> {
         self.end_id();
         self.end_object();
@@ -179,7 +179,7 @@ mod tests {
     use super::*;
 
     fn ids(text: &[u8]) -> Option<Vec<Option<u64>>> {
-        // One byte at a time: nothing hangs on where a piece ends.
+        // One byte at a time: the result must not depend on chunk boundaries.
         let mut scan = Scan::default();
         text.chunks(1).for_each(|piece| scan.feed(piece));
         let messages = scan.unreadable("r");

@@ -1,5 +1,5 @@
-//! The results of a server as they are handed on: without what only the gateway may say, and
-//! without requests for input.
+//! Screens the results of a server: removes members that only the gateway may set, and rejects
+//! requests for input.
 //!
 //! Path: 7. Doc: execution.md#mcp-servers
 
@@ -12,12 +12,12 @@ use toolbooth_contracts::{ContentBlock, Payload, ToolOutput};
 use super::fault::{Failure, Fault};
 use super::results::{FitResult, RpcResult};
 
-/// Prefixes of members of `_meta` that belong to the gateway, or to one connection.
+/// Prefixes of members of `_meta` that are reserved for the gateway or for one connection.
 const RESERVED_META: [&str; 2] = ["toolbooth/", "io.modelcontextprotocol/"];
 /// Members of a result that ask for input.
 const INPUT_MEMBERS: [&str; 3] = ["resultType", "inputRequests", "requestState"];
 
-/// The output of a tool, as it came but for reserved members of `_meta`.
+/// Returns the output of a tool, unchanged except for reserved members of `_meta`.
 ///
 /// # Errors
 /// [`Fault::InputRequired`] where the result is not the last one of its request.
@@ -35,7 +35,7 @@ fn output(result: RpcResult) -> Result<ToolOutput, Fault> {
     for block in payload.content.iter_mut().flatten().filter(|block| block.has_meta()) {
         let mut tree = block.tree();
         strip_block(&mut tree);
-        // What has lost a member still passes the gate.
+        // A block without some of its members still passes the gate.
         if let Ok(stripped) = ContentBlock::of(&tree) {
             *block = stripped;
         }
@@ -49,7 +49,7 @@ fn output(result: RpcResult) -> Result<ToolOutput, Fault> {
     Ok(ToolOutput { is_error, ..ToolOutput::new(payload) })
 }
 
-/// The answer to a request that is no call, where it asks for nothing, without the members that could.
+/// Returns the result of a request that is not a call, without the members that can ask for input.
 ///
 /// # Errors
 /// The failure, or [`Fault::InputRequired`] where the result is not the last one of its request.
@@ -57,7 +57,7 @@ pub(super) fn completed(result: Result<RpcResult, Failure>) -> Result<Value, Fai
     complete(result?.tree()).map_err(incomplete)
 }
 
-/// As [`completed`], of a call.
+/// Like [`completed`], for a call.
 pub(super) fn called(result: Result<RpcResult, Failure>) -> Result<ToolOutput, Failure> {
     output(result?).map_err(incomplete)
 }
@@ -82,7 +82,7 @@ fn is_reserved(name: &str) -> bool {
     RESERVED_META.iter().any(|prefix| name.starts_with(prefix))
 }
 
-/// Removes reserved members of `_meta` from the answer to a request that is no call.
+/// Removes reserved members of `_meta` from the result of a request that is not a call.
 pub(super) fn strip_answer(answer: &mut Value) {
     let Value::Object(members) = answer else { return };
     strip(members);
@@ -93,7 +93,7 @@ pub(super) fn strip_answer(answer: &mut Value) {
         for message in messages {
             strip_block(message);
             match message.get_mut("content") {
-                // Some servers write a list.
+                // Some servers send a list.
                 Some(Value::Array(blocks)) => blocks.iter_mut().for_each(strip_block),
                 Some(block) => strip_block(block),
                 None => (),
@@ -102,7 +102,7 @@ pub(super) fn strip_answer(answer: &mut Value) {
     }
 }
 
-/// Removes them from a content block, and from the resource that it may hold.
+/// Removes reserved members of `_meta` from a content block and its resource.
 fn strip_block(block: &mut Value) {
     if let Value::Object(members) = block {
         strip(members);
@@ -112,7 +112,7 @@ fn strip_block(block: &mut Value) {
     }
 }
 
-/// Removes reserved members from `_meta`; one that has no others goes.
+/// Removes reserved members from `_meta`, and `_meta` itself if it is then empty.
 fn strip(members: &mut Map<String, Value>) {
     let Some(Value::Object(meta)) = members.get_mut("_meta") else { return };
     meta.retain(|name, _| !is_reserved(name));
@@ -153,7 +153,7 @@ mod tests {
         let content = output.payload.content.unwrap();
         assert_eq!(content[0].tree()["_meta"], own);
         assert_eq!(content[1].tree()["resource"]["_meta"], own);
-        // The tool's own data is not of the protocol.
+        // `structuredContent` is data of the tool, in which `_meta` is not reserved.
         assert_eq!(output.payload.structured_content.unwrap(), json!({ "_meta": forged() }));
 
         let mut answer = json!({

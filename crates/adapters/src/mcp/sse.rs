@@ -6,7 +6,7 @@ use std::fmt::Display;
 
 use futures_util::{Stream, StreamExt};
 
-/// Longest id of an event, in bytes; it goes back to the server in a header.
+/// Longest id of an event, in bytes; it is sent back to the server in a header.
 const ID_BYTES_MAX: usize = 1 << 10;
 
 /// One event.
@@ -18,7 +18,7 @@ pub(super) struct Event {
     pub(super) retry: Option<u64>,
 }
 
-/// Why a stream ended before its end.
+/// The reason why a stream ended early.
 #[derive(Debug)]
 pub(super) enum Broken {
     /// An event is over the limit.
@@ -33,7 +33,7 @@ pub(super) struct Events<S> {
     chunks: S,
     bytes_max: usize,
     buffer: Vec<u8>,
-    /// Bytes of the buffer in which no line ends.
+    /// Bytes of the buffer that are known to contain no line end.
     scanned: usize,
     begun: bool,
     after_cr: bool,
@@ -60,7 +60,7 @@ where
         }
     }
 
-    /// The next message; `None` = the stream is over.
+    /// Returns the next event; `None` = the stream has ended.
     pub(super) async fn next(&mut self) -> Result<Option<Event>, Broken> {
         loop {
             while let Some(line) = self.line() {
@@ -82,12 +82,12 @@ where
         }
     }
 
-    /// The chunks that are left.
+    /// Returns the remaining chunks.
     pub(super) fn into_rest(self) -> S {
         self.chunks
     }
 
-    /// The next whole line.
+    /// Returns the next whole line.
     fn line(&mut self) -> Option<Vec<u8>> {
         if std::mem::take(&mut self.after_cr) {
             match self.buffer.first() {
@@ -117,7 +117,7 @@ where
         Some(line)
     }
 
-    /// Takes a line; gives the event that it ends.
+    /// Processes a line and returns the event that it completes.
     fn take(&mut self, line: &[u8]) -> Option<Event> {
         if line.is_empty() {
             let mut event = std::mem::take(&mut self.event);
@@ -125,7 +125,7 @@ where
                 event.data.pop();
             }
             if std::mem::take(&mut self.other) {
-                // An event of another name is no message; its id counts.
+                // An event of another type is not a message, but its id counts.
                 event.data.clear();
             }
             return (event != Event::default()).then_some(event);

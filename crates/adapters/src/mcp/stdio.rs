@@ -1,4 +1,5 @@
-//! A server that is a child process: its lines out and in, its end, and its last words.
+//! Runs a server as a child process: writes and reads its lines, and records its exit and last
+//! output.
 //!
 //! Path: 7. Doc: execution.md#mcp-servers
 
@@ -27,31 +28,31 @@ use crate::launcher::{Containment, Launcher, Running};
 use crate::outcome::ProgramEnd;
 use crate::process::STDERR_BYTES_MAX;
 
-/// Messages to a child that may wait until it reads.
+/// Maximum number of messages that wait for a child to read them.
 const QUEUE_MAX: usize = 64;
-/// Bytes that are read at a time.
+/// Bytes per read.
 const READ_BYTES: usize = 64 << 10;
-/// How long a server may take to end once its input is closed, and then once it is asked to.
+/// Time for a server to end after its input is closed, and again after it is asked to end.
 const END_GRACE: Duration = Duration::from_secs(2);
-/// How long a child whose output has ended may take to end itself, so that it is told how.
+/// Time for a child to end after its output has ended, so that its exit status is known.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long the next line of a child that has ended may take, and how many are read; a grandchild
-/// may hold the pipe open.
+/// Time for each further line after a child has ended, and maximum number of such lines. A
+/// grandchild may hold the pipe open.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(200);
 const DRAINS_MAX: u32 = 10_000;
-/// How long the launcher may take to end what is left.
+/// Time for the launcher to end the remaining processes.
 const BURIAL_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long closing waits for all of that.
+/// Maximum time that closing waits for all of these steps.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(6);
 
-/// What a connection wants to know of its child.
+/// The state of a child that its connection reads.
 #[derive(Debug, Default)]
 pub(super) struct Shared {
     stderr: Mutex<Stderr>,
     exit: Mutex<Option<ProgramEnd>>,
-    /// How the child is contained.
+    /// The sandbox of the child.
     pub(super) sandbox: Option<AppliedSandbox>,
-    /// Explains what its sandbox stopped; `None` where it is not contained.
+    /// Explains denials by its sandbox; `None` = it is not contained.
     explainer: Option<Arc<DenialExplainer>>,
 }
 
@@ -59,7 +60,7 @@ pub(super) struct Shared {
 #[derive(Debug, Default)]
 struct Stderr {
     kept: Vec<u8>,
-    /// Bytes that it has ever printed.
+    /// Number of bytes printed since the start.
     printed: u64,
 }
 
@@ -68,18 +69,18 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Shared {
-    /// What a rule of its sandbox stopped, by what the child printed.
+    /// Describes the sandbox denials that the child's output indicates.
     pub(super) fn denied(&self, words: &str) -> String {
         self.explainer.as_ref().map(|one| one.sentences(words)).unwrap_or_default()
     }
 
-    /// Bytes that the child has printed on standard error so far.
+    /// Returns the number of bytes that the child has printed on standard error so far.
     pub(super) fn printed(&self) -> u64 {
         lock(&self.stderr).printed
     }
 
-    /// Notes what a rule of its sandbox stopped in a call that failed with `answer`, before which
-    /// the child had printed so many bytes.
+    /// Records the sandbox denials of a call that failed with `answer`. `printed` is the number of
+    /// bytes that the child had printed before the call.
     pub(super) fn explain(&self, answer: &str, printed: u64, execution_log: &ExecutionLog) {
         if let Some(explainer) = &self.explainer {
             let stderr = {
@@ -92,7 +93,7 @@ impl Shared {
         }
     }
 
-    /// What the child printed lately, and how it ended.
+    /// Takes the recent output of the child, with its exit status if it has ended.
     pub(super) fn last_words(&self) -> String {
         let stderr = crate::text::plain(&std::mem::take(&mut lock(&self.stderr).kept));
         match &*lock(&self.exit) {
@@ -110,7 +111,7 @@ async fn keep_stderr(mut stderr: pipe::Receiver, shared: Arc<Shared>) {
         let mut stderr = lock(&shared.stderr);
         stderr.printed = stderr.printed.saturating_add(u64::try_from(count).unwrap_or(u64::MAX));
         stderr.kept.extend_from_slice(buffer.get(..count).unwrap_or_default());
-        // The newest output matters most.
+        // The newest output is the most useful.
         let surplus = stderr.kept.len().saturating_sub(STDERR_BYTES_MAX);
         stderr.kept.drain(..surplus);
     }
@@ -119,11 +120,11 @@ async fn keep_stderr(mut stderr: pipe::Receiver, shared: Arc<Shared>) {
 /// A message to the child.
 struct Outgoing {
     bytes: Vec<u8>,
-    /// The request that it is, and where it is noted that it may have been sent.
+    /// The id of its request, and the flag that the request may have been sent.
     request: Option<(u64, Arc<AtomicBool>)>,
 }
 
-/// A running child. Dropping it ends it.
+/// A running child. Dropping it ends the child.
 #[derive(Debug)]
 pub(super) struct Stdio {
     queue: mpsc::Sender<Outgoing>,
@@ -133,7 +134,7 @@ pub(super) struct Stdio {
 }
 
 impl Stdio {
-    /// Starts a child, whose messages go to `incoming`.
+    /// Starts a child and dispatches its messages to `incoming`.
     pub(super) async fn spawn(
         child: &Child,
         launcher: &Launcher,
@@ -158,7 +159,7 @@ impl Stdio {
         let explainer = child.explainer.clone();
         let sandbox = applied.take().sandbox;
         let shared = Arc::new(Shared { sandbox, explainer, ..Shared::default() });
-        // Ends with the child's standard error, which ends with the child.
+        // The task ends with the child's standard error, which ends with the child.
         tokio::spawn(keep_stderr(stderr, Arc::clone(&shared)));
         let (queue, queued) = mpsc::channel(QUEUE_MAX);
         let (end, ending) = watch::channel(false);
@@ -174,19 +175,19 @@ impl Stdio {
             let mut dropped = ending.clone();
             let (child, incoming) = reader.read_out(ending).await;
             incoming.calls.close("the server ended the connection");
-            // With its input the child learns that it is not needed any more.
+            // Closing its input signals the child to end.
             writing.abort();
             let _ = writing.await;
             tokio::select! {
                 () = reap(&child) => (),
-                // One that was given up before it was greeted has nothing to put in order.
+                // A child that was abandoned before the handshake needs no orderly shutdown.
                 () = async { while dropped.changed().await.is_ok() {} } => child.kill(),
             }
         });
         Ok(Self { queue, end, reading: Mutex::new(Some(reading)), shared })
     }
 
-    /// Sends a request, as soon as there is a place for it.
+    /// Sends a request once the queue has space.
     pub(super) async fn send(
         &self,
         id: u64,
@@ -198,12 +199,12 @@ impl Stdio {
         queued.map_err(|_| Fault::Lost("the server ended the connection".to_owned()))
     }
 
-    /// Sends a notification, as soon as there is a place for it.
+    /// Sends a notification once the queue has space.
     pub(super) async fn notify(&self, bytes: Vec<u8>) {
         let _ = self.queue.send(Outgoing { bytes, request: None }).await;
     }
 
-    /// Ends the child, and waits until it has ended.
+    /// Ends the child and waits until it has ended.
     pub(super) async fn close(&self) {
         self.end.send_replace(true);
         let reading = lock(&self.reading).take();
@@ -213,16 +214,16 @@ impl Stdio {
     }
 }
 
-/// Writes messages one after another, until the child reads no more.
+/// Writes messages in order until the child stops reading.
 async fn write(mut stdin: pipe::Sender, mut queue: mpsc::Receiver<Outgoing>, calls: Arc<Calls>) {
     while let Some(Outgoing { mut bytes, request }) = queue.recv().await {
         if let Some((id, sent)) = &request {
-            // One that nobody waits for any more is not started.
+            // A request without a waiting caller is not sent.
             if !calls.waits(*id) {
                 continue;
             }
-            // From the first byte on it may be sent, and the child may answer, act and end before
-            // this line goes on; only an error of the first write means that nothing was.
+            // From the first byte, the child may respond, act and end before this task continues.
+            // Only an error of the first write proves that nothing was sent.
             sent.store(true, Ordering::Release);
         }
         bytes.push(b'\n');
@@ -246,7 +247,7 @@ async fn write(mut stdin: pipe::Sender, mut queue: mpsc::Receiver<Outgoing>, cal
     }
 }
 
-/// Ends what is left of a child whose input is closed.
+/// Ends a child after its input was closed.
 async fn reap(child: &Running) {
     let mut ended = tokio::time::timeout(END_GRACE, child.ended()).await.is_ok();
     if !ended {
@@ -259,7 +260,7 @@ async fn reap(child: &Running) {
     }
 }
 
-/// Reads what a child says.
+/// The reader of a child's messages.
 struct Reader {
     lines: Lines<BufReader<pipe::Receiver>, Scan>,
     child: Running,
@@ -269,7 +270,7 @@ struct Reader {
 }
 
 impl Reader {
-    /// Reads until the child's output is over, or its connection is to end.
+    /// Reads until the child's output ends or its connection must close.
     async fn read_out(mut self, mut ending: watch::Receiver<bool>) -> (Running, Incoming) {
         let mut exited = false;
         let mut drained = 0;
@@ -287,7 +288,7 @@ impl Reader {
                 // A grandchild may hold the pipe open, so the child itself is watched too.
                 tokio::select! {
                     biased;
-                    // Also where whoever may end it was dropped.
+                    // Also resolves if the sender was dropped.
                     _ = ending.wait_for(|end| *end) => break,
                     line = self.lines.next() => line,
                     ended = self.child.ended() => {
@@ -297,7 +298,7 @@ impl Reader {
                     }
                 }
             };
-            // An output that fails is over.
+            // A read error ends the output.
             match line.unwrap_or(Line::End(Vec::new())) {
                 Line::Whole(line) => self.hear(envelope::read(line)),
                 Line::TooLong(scan) => {
@@ -309,10 +310,11 @@ impl Reader {
                 }
                 Line::End(rest) => {
                     let mut last = envelope::read(rest);
-                    // A line that was cut off says nothing.
+                    // An incomplete last line is ignored.
                     last.retain(|one| !matches!(one, Message::Unreadable { .. } | Message::Noise));
                     self.hear(last);
-                    // The end of its output comes a moment before its own, which says why.
+                    // The output ends shortly before the process, and only the exit status states
+                    // the reason.
                     if !exited
                         && let Ok(ended) =
                             tokio::time::timeout(SETTLE_TIMEOUT, self.child.ended()).await
@@ -343,7 +345,7 @@ impl Reader {
                 Message::Noise => tracing::warn!("a server sent a line that is no message"),
                 other => {
                     let reply = self.incoming.take(other, None);
-                    // A child that asks and does not read gets no reply.
+                    // A child that sends requests but does not read gets no reply.
                     if let (Some(bytes), Some(replies)) = (reply, self.replies.upgrade()) {
                         let _ = replies.try_send(Outgoing { bytes, request: None });
                     }
@@ -352,7 +354,8 @@ impl Reader {
         }
     }
 
-    /// Fails the request that an answer belongs to; one that names none belongs to the only one.
+    /// Fails the request of a response. A response without an id belongs to the only request in
+    /// flight.
     fn fail(&self, id: Option<u64>, fault: Fault) {
         match id.or_else(|| self.incoming.calls.sole()) {
             Some(id) => self.incoming.calls.answer(id, Err(fault)),

@@ -1,7 +1,7 @@
-//! The resources that one link is subscribed to, whatever connection it has.
+//! Maintains the resource subscriptions of one link across its connections.
 //!
-//! A legacy server is asked for each; a modern one has one open request for all of them and for
-//! changes of its lists, which is made anew before the one before is ended.
+//! A legacy server gets one request for each resource. A modern server has one open request for all
+//! resources and for changes of its lists. A new one opens before the old one ends.
 //!
 //! Path: 7. Doc: execution.md#mcp-servers
 
@@ -20,25 +20,25 @@ use super::message::Refusal;
 use super::request::Request;
 use toolbooth_mcp::code;
 
-/// Resources that one link is subscribed to.
+/// Maximum number of subscribed resources of one link.
 const SUBSCRIPTIONS_MAX: usize = 1_000;
-/// How long a server may take to accept a subscription.
+/// Timeout for accepting a subscription.
 const ACCEPT_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long changes of what is wanted are collected before a modern server is asked: each request
-/// names all resources.
+/// How long changes of the wanted resources are collected before a request to a modern server,
+/// because each request lists all resources.
 const COLLECT: Duration = Duration::from_millis(50);
-/// Pauses before a subscription that ended is asked for again: at first, and at most.
+/// First and maximum pause before an ended subscription is requested again.
 const AGAIN_FIRST: Duration = Duration::from_secs(1);
 const AGAIN_MAX: Duration = Duration::from_secs(30);
 
-/// What is wanted; the number grows with each change.
+/// The wanted resources; the number grows with each change.
 #[derive(Debug, Clone, Default)]
 struct Wanted {
     number: u64,
     uris: BTreeSet<String>,
 }
 
-/// What a modern server accepted of the wanted ones.
+/// The wanted resources that a modern server accepted.
 #[derive(Debug, Clone)]
 struct Accepted {
     number: u64,
@@ -50,7 +50,7 @@ struct Accepted {
 pub(super) struct Subscriptions {
     wanted: watch::Sender<Wanted>,
     accepted: watch::Sender<Accepted>,
-    /// One is made or ended at a time.
+    /// Serializes subscribing and unsubscribing.
     changing: tokio::sync::Mutex<()>,
 }
 
@@ -70,7 +70,7 @@ fn refused(code: i64, message: &str) -> Fault {
 }
 
 impl Subscriptions {
-    /// One change at a time.
+    /// Waits for the turn to make a change; only one runs at a time.
     pub(super) async fn turn(&self) -> tokio::sync::MutexGuard<'_, ()> {
         self.changing.lock().await
     }
@@ -83,10 +83,10 @@ impl Subscriptions {
         self.wanted.borrow().uris.contains(uri)
     }
 
-    /// Wants one more; gives the number of this change.
+    /// Adds a resource and returns the number of this change.
     ///
     /// # Errors
-    /// Where there are too many.
+    /// If there are too many.
     pub(super) fn insert(&self, uri: &str) -> Result<u64, Fault> {
         if self.wanted.borrow().uris.len() >= SUBSCRIPTIONS_MAX {
             let told = format!("{SUBSCRIPTIONS_MAX} resources are subscribed to already");
@@ -97,12 +97,12 @@ impl Subscriptions {
         }))
     }
 
-    /// The number of the last change.
+    /// Returns the number of the last change.
     pub(super) fn number(&self) -> u64 {
         self.wanted.borrow().number
     }
 
-    /// Wants one no more.
+    /// Removes a resource.
     pub(super) fn remove(&self, uri: &str) {
         self.change(|uris| {
             uris.remove(uri);
@@ -133,7 +133,7 @@ impl Subscriptions {
         Err(refused(code::INVALID_PARAMS, "the server does not tell when this resource changes"))
     }
 
-    /// Asks a legacy server again for everything, after a connection was lost.
+    /// Repeats all subscriptions at a legacy server after a connection was lost.
     pub(super) async fn ask_again(&self, channel: &Channel) {
         let uris = self.wanted.borrow().uris.clone();
         for uri in uris {
@@ -142,7 +142,7 @@ impl Subscriptions {
             if let Err(failure) = channel.request(&request, None, ACCEPT_TIMEOUT, None).await {
                 tracing::warn!(error = %failure.fault, "a subscription was lost with its connection");
             }
-            // It may have changed while nobody listened.
+            // The resource may have changed without a connection.
             channel.line.incoming.notifications.updated(uri);
         }
     }
@@ -151,8 +151,8 @@ impl Subscriptions {
         self.accepted.send_replace(Accepted { number, uris });
     }
 
-    /// Keeps one subscription of a modern server open, until the connection is over. `again` says
-    /// that a connection was there before.
+    /// Maintains one open subscription at a modern server until the connection ends. `again`: an
+    /// earlier connection existed.
     pub(super) async fn keep(&self, channel: Arc<Channel>, mut again: bool) {
         let mut wanted = self.wanted.subscribe();
         let mut open: Option<OpenSubscription> = None;
@@ -175,7 +175,7 @@ impl Subscriptions {
             channel.note_listening();
             match opened {
                 Ok((standing, accepted)) => {
-                    // What changes in between is told by both.
+                    // Both subscriptions are open at once, so that no change in between is lost.
                     if let Some(before) = open.replace(standing) {
                         before.end(&channel).await;
                     }
@@ -191,7 +191,8 @@ impl Subscriptions {
                     let is_final = matches!(fault, Fault::Refused(_));
                     self.accept(number, Err(fault));
                     if is_final && open.is_none() {
-                        // It is asked by the clock, and again when more is wanted.
+                        // The lists are polled instead. The subscription is retried when the wanted
+                        // resources change.
                         if collected(&mut wanted).await.is_err() {
                             return;
                         }
@@ -201,7 +202,7 @@ impl Subscriptions {
             }
             let began = tokio::time::Instant::now();
             let ended = async {
-                // Where nothing is open, it is tried again after a pause.
+                // Without an open subscription, the next attempt follows after a pause.
                 if let Some(standing) = &mut open {
                     let _ = (&mut standing.task).await;
                 }
@@ -231,7 +232,7 @@ impl Subscriptions {
     }
 }
 
-/// Waits for a change of what is wanted, and a little longer for those that come with it.
+/// Waits for a change of the wanted resources, and shortly for further changes.
 async fn collected(wanted: &mut watch::Receiver<Wanted>) -> Result<(), watch::error::RecvError> {
     wanted.changed().await?;
     tokio::time::sleep(COLLECT).await;
@@ -251,7 +252,7 @@ impl Drop for OpenSubscription {
 }
 
 impl OpenSubscription {
-    /// Opens a subscription; gives the resources that the server accepted.
+    /// Opens a subscription and returns the resources that the server accepted.
     async fn open(
         channel: &Arc<Channel>,
         params: Map<String, Value>,
@@ -280,7 +281,7 @@ impl OpenSubscription {
         }
     }
 
-    /// Ends the subscription, and tells the server.
+    /// Ends the subscription and notifies the server.
     async fn end(self, channel: &Channel) {
         self.task.abort();
         channel.end_subscription(self.id).await;

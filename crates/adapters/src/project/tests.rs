@@ -59,11 +59,11 @@ fn a_server_is_given_the_folders_of_a_project_and_files_that_hold_no_secret() {
         "target/x",
     ];
     assert_eq!(parts, given);
-    // Where it is one of those that are looked for, another name of it is found too.
+    // If that file is among the searched ones, another name of it is found too.
     assert!(survey(&root, OF_CALLS).secrets.contains(&root.join("settings.txt")));
 }
 
-/// What is nearest is given first, however much there is to divide.
+/// The nearest parts come first, independently of the number of parts.
 #[cfg(unix)]
 #[test]
 fn many_packages_with_secrets_take_nothing_from_the_top() {

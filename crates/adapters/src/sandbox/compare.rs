@@ -10,8 +10,8 @@ use super::profile::HARMLESS;
 use crate::egress::EVERYWHERE;
 use crate::place::lexical;
 
-/// What a contract wants kept from a tool, and the process that serves it has: the contract's
-/// profile does not hold there. Sentences, empty where the process has nothing more.
+/// Returns the permissions of a process that the contract of its tool does not allow. Each is a
+/// sentence. The list is empty if the process has no additional permissions.
 #[must_use]
 pub fn exceeds(has: Option<&SandboxProfile>, wanted: &SandboxProfile) -> Vec<String> {
     let Some(has) = has else { return vec!["it runs without a sandbox".to_owned()] };

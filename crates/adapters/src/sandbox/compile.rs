@@ -1,4 +1,4 @@
-//! Compilation of a profile into the launcher's sandbox specification, by the primitives of this
+//! Compiles a profile into the launcher's sandbox specification, for the primitives of this
 //! machine.
 //!
 //! Path: 7. Doc: execution.md#the-sandbox-profile
@@ -18,26 +18,26 @@ use crate::error::Unavailable;
 use crate::place::{Place, absolute};
 use crate::visible_paths;
 
-/// The version of Landlock from which on it rules connections.
+/// The first version of Landlock that restricts connections.
 const LANDLOCK_NETWORK: u32 = 4;
 
-/// What a profile means for one program on this machine.
+/// A profile that is compiled for one program on this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Applied {
-    /// What the launcher is told.
+    /// The specification for the launcher.
     pub sandbox_spec: SandboxSpec,
-    /// Bytes of standard output.
+    /// Maximum size of standard output, in bytes.
     pub stdout_bytes: Option<u64>,
-    /// Bytes of standard error.
+    /// Maximum size of standard error, in bytes.
     pub stderr_bytes: Option<u64>,
-    /// What the records say.
+    /// The entry for the records.
     pub sandbox: AppliedSandbox,
 }
 
-/// What `profile` means here.
+/// Compiles `profile` for a program at `place`.
 ///
 /// # Errors
-/// [`Unavailable`] where it is required and something of it is missing.
+/// [`Unavailable`] if the profile is required and a primitive for it is missing.
 pub fn apply(
     profile: &SandboxProfile,
     place: &Place<'_>,
@@ -53,7 +53,7 @@ pub fn apply(
     for one in found.iter().filter(|one| wanted(&one.primitive)) {
         match &one.missing {
             None => primitives.push(one.primitive),
-            // Each process is bounded by itself where all together cannot be.
+            // Without the cgroup each process is limited separately.
             Some(_) if one.primitive == Primitive::MemoryCgroup => (),
             Some(why) => missing.push((one.primitive, why.as_str())),
         }
@@ -66,7 +66,7 @@ pub fn apply(
         return Err(Unavailable { what });
     }
     let net = network(&allowed, &primitives, found);
-    // With a root of its own it has a resolver's file of its own too.
+    // A private root contains its own `/etc/resolv.conf`.
     let host_names = net != Net::None && !primitives.contains(&Primitive::PrivateRoot);
     let binds = visible_paths::binds(profile, place, host_names);
     let hidden = visible_paths::hidden(profile, place, &binds);
@@ -104,12 +104,14 @@ pub fn apply(
 
 fn allow_list(profile: &SandboxProfile) -> AllowList {
     let hosts = profile.net.as_ref().map(|net| net.hosts.as_slice()).unwrap_or_default();
-    // What cannot be read allows nothing; configuration and contracts are checked where they come in.
+    // A list that cannot be parsed allows nothing. Configuration and contracts are checked when
+    // they are loaded.
     AllowList::parse(hosts).unwrap_or_default()
 }
 
-/// The network of a program here. Without one of its own, connections to named hosts cannot be told
-/// from others, so only a profile that names every public host has any, by its ports.
+/// Returns the network of a program. Without a network namespace, connections to named hosts cannot
+/// be told from others. Then only a profile that names every public host has network access,
+/// limited to its ports.
 fn network(allowed: &AllowList, primitives: &[Primitive], found: &[Found]) -> Net {
     let Some(relay) = allowed.relay() else { return Net::None };
     if primitives.contains(&Primitive::NetworkNamespace) {
@@ -132,8 +134,8 @@ fn memory_bytes(profile: &SandboxProfile) -> Option<u64> {
     profile.limits.as_ref().and_then(|limits| limits.memory_mb).map(mebibytes)
 }
 
-/// A digest of everything that was applied: the profile, every path that is seen, and the
-/// primitives by which it holds. Values of variables are not in it, their names are.
+/// Returns a digest of everything that was applied: the profile, every visible path, and the
+/// primitives that enforce it. It includes the names of variables, but not their values.
 fn digest(
     profile: &SandboxProfile,
     place: &Place<'_>,
@@ -203,7 +205,7 @@ mod tests {
         let applied = apply(&profile, &place(), &found(&[Primitive::Landlock])).unwrap();
         assert_eq!(applied.sandbox.missing, ["landlock"]);
         assert!(!applied.sandbox_spec.primitives.contains(&Primitive::Landlock));
-        // Memory is bounded otherwise.
+        // Without the cgroup each process is limited separately.
         let gone = [Primitive::MemoryCgroup];
         assert!(apply(&SandboxProfile::default(), &place(), &found(&gone)).is_ok());
     }

@@ -1,5 +1,5 @@
-//! Sandbox profiles: which profile a process has, its compilation for the launcher, and the
-//! comparison of two profiles.
+//! Sandbox profiles: the choice of a profile for a process, its compilation for the launcher, and
+//! the comparison of two profiles.
 //!
 //! Path: 7. Doc: execution.md#the-sandbox-profile, execution.md#trust-and-containment
 

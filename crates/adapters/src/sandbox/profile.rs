@@ -1,5 +1,5 @@
-//! The profile of a process: the shipped ones, and the choice between contract, configuration and
-//! trust.
+//! Provides the shipped sandbox profiles, and chooses a process's profile from contract,
+//! configuration and trust.
 //!
 //! Path: 7. Doc: execution.md#trust-and-containment
 
@@ -13,12 +13,12 @@ use toolbooth_contracts::trust::TrustLevel;
 use crate::egress::EVERYWHERE;
 use crate::toolchains;
 
-/// Variables that say how to print, and where certificates are.
+/// Variables for output and for the location of certificates.
 pub(super) const HARMLESS: [&str; 6] =
     ["LANG", "LC_ALL", "TZ", "TERM", "SSL_CERT_FILE", "SSL_CERT_DIR"];
 
-/// The profile of a tool that has none: where it runs and its interpreter, read-only; a temporary
-/// folder of its own; no network.
+/// The profile of a tool without one. The working directory and the interpreter are read-only. It
+/// has a private temporary folder and no network.
 #[must_use]
 pub fn default_profile() -> SandboxProfile {
     SandboxProfile {
@@ -37,8 +37,8 @@ pub fn default_profile() -> SandboxProfile {
     }
 }
 
-/// The profile of a server that has none: where it runs and package runners, read-only; a home and
-/// caches of its own; every public host at port 443.
+/// The profile of a server without one. The working directory and package runners are read-only. It
+/// has its own home and caches, and can reach every public host at port 443.
 #[must_use]
 pub fn server_profile() -> SandboxProfile {
     let mut read = vec![".".to_owned()];
@@ -60,8 +60,8 @@ pub fn server_profile() -> SandboxProfile {
     }
 }
 
-/// A profile for trying a program: as it is, but that it reaches the registries of package runners
-/// alone, as far as it may reach them.
+/// Returns the profile for trying a program. It is unchanged, except that of the hosts it allows
+/// only the registries of package runners remain.
 #[must_use]
 pub fn trial_profile(profile: SandboxProfile, cwd: &Path) -> SandboxProfile {
     let home = std::env::var_os("HOME").map(PathBuf::from);
@@ -81,8 +81,8 @@ fn allow(names: &[&str]) -> EnvProfile {
 
 /// The profile of a process that runs one call of a tool.
 ///
-/// The trust level is the floor: what the contract says holds, but for an untrusted tool it is
-/// required in any case. `None` = the tool runs as the gateway does.
+/// The trust level is the minimum. The profile of the contract applies, but for an untrusted tool
+/// it is always required. `None` = the tool runs as the gateway does.
 #[must_use]
 pub fn of_call(own: Option<&SandboxProfile>, trust: TrustLevel) -> Option<SandboxProfile> {
     let mut profile = match own {
@@ -91,7 +91,7 @@ pub fn of_call(own: Option<&SandboxProfile>, trust: TrustLevel) -> Option<Sandbo
         None => default_profile(),
     };
     if !trust.is_free() {
-        // What a profile leaves open is bounded all the same.
+        // Limits that a profile leaves open are still bounded.
         let own = profile.limits.take().unwrap_or_default();
         let floor = default_profile().limits.unwrap_or_default();
         profile.limits = Some(SandboxLimits {
@@ -109,25 +109,27 @@ pub fn of_call(own: Option<&SandboxProfile>, trust: TrustLevel) -> Option<Sandbo
     Some(profile)
 }
 
-/// What configuration says of a process that serves many calls.
+/// The configured profile of a process that serves many calls.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum ProfileSetting {
-    /// Nothing: its trust decides.
+    /// Not configured: the trust level decides.
     #[default]
     Unsaid,
     /// It runs as the gateway does.
     Free,
     /// A profile.
     Profile {
-        /// What it says.
+        /// The profile itself.
         profile: Box<SandboxProfile>,
-        /// Whether it must be whole, where an operator wrote that; else its trust decides.
+        /// Whether the whole profile is required, if an operator wrote that. Otherwise the trust
+        /// level decides.
         enforce: Option<Enforce>,
     },
 }
 
 impl ProfileSetting {
-    /// The profile that holds; `shipped` is the one of its kind, and `trust` that of its tools.
+    /// Returns the effective profile. `shipped` is the profile of its kind, and `trust` the trust
+    /// level of its tools.
     #[must_use]
     pub fn profile(
         &self,
@@ -145,7 +147,7 @@ impl ProfileSetting {
     }
 }
 
-/// A profile of which nobody says whether it must be whole: for an untrusted program it must.
+/// Returns a profile without a configured `enforce`. It is required for an untrusted program.
 fn by_trust(profile: SandboxProfile, trust: TrustLevel) -> SandboxProfile {
     let required = trust == TrustLevel::Untrusted;
     let enforce = if required { Enforce::Required } else { profile.enforce };
@@ -171,7 +173,7 @@ mod tests {
         assert_eq!(held.enforce, Enforce::Required);
         let held = unsaid.profile(server_profile, TrustLevel::Sandbox).unwrap();
         assert_eq!(held.enforce, Enforce::BestEffort);
-        // Only where an operator wrote it an untrusted program runs with less.
+        // An untrusted program runs with less only if an operator wrote that.
         let based =
             |enforce| ProfileSetting::Profile { profile: Box::new(server_profile()), enforce };
         for (enforce, held) in

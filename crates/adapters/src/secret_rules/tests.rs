@@ -19,7 +19,7 @@ fn every_rule_is_read_and_compiles() {
 #[test]
 fn known_shapes_are_found_and_examples_are_not() {
     let shapes = SecretShapes::with([super::shapes()]);
-    // Put together here, so that no file of this project holds what scanners look for.
+    // Assembled here, so that no file of this project contains text that secret scanners report.
     let cases = [
         (format!("{}{}", "ghp_", "x7Kq2Lm9Rt4Vw8Zb3Nc6Yd1Pf5Hs0Jg2Qk7T"), "github-pat"),
         (format!("{}{}", "AKIA", "Z5TQ7XW2LM4R3YKC"), "aws-access-token"),
@@ -45,9 +45,9 @@ fn known_shapes_are_found_and_examples_are_not() {
     }
 }
 
-/// Hand-made samples, five or more of each shape, that nobody made from the rules.
+/// Hand-made samples, at least five of each shape, which were not derived from the rules.
 const SAMPLES: &str = include_str!("../../tests/data/secret_samples.tsv");
-/// What is no secret, a line each.
+/// Strings that are not secrets, one per line.
 const ORDINARY: &str = include_str!("../../tests/data/ordinary_strings.txt");
 
 #[test]

@@ -1,31 +1,31 @@
-//! Finds texts some characters of which are escaped: percent-encoded (RFC 3986), as a form's `+`, or
-//! by the escapes of JSON (RFC 8259), also again and again.
+//! Finds texts with escaped characters: percent-encoded (RFC 3986), as `+` of a form, or by JSON
+//! escapes (RFC 8259), also nested.
 //!
-//! Every escape of a text is looked at once. What may stand there follows from the character that it
-//! means, so that a long text of escapes costs no more than its length.
+//! Every escape in a text is examined once. The candidates follow from the character that it
+//! encodes, so the cost grows only with the length of the text.
 //!
 //! Doc: execution.md#known-secrets
 
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// Backslashes before one escaped character: escapes of escapes of escapes.
+/// Maximum backslashes before one escaped character: three nested levels.
 const BACKSLASHES_MAX: usize = 8;
-/// Rounds of percent-encoding, `%2525XX`.
+/// Maximum rounds of percent-encoding, as in `%2525XX`.
 const ROUNDS_MAX: usize = 3;
-/// Steps of one attempt, for each byte of what is looked for.
+/// Maximum steps of one attempt, for each byte of the wanted text.
 const STEPS: usize = 4;
-/// Longer texts are not looked for behind escapes.
+/// Longer texts are not searched behind escapes.
 const WANTED_BYTES_MAX: usize = 8 << 10;
 
-/// Where the characters stand that may be escaped, by their first byte: which text, and the place in
-/// it.
+/// The positions of characters that may be escaped, by their first byte: the number of the text, and
+/// the offset in it.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Escapable(HashMap<u8, Vec<(usize, usize)>>);
 
 impl Escapable {
-    /// Adds a text. `all` says whether any character of it may be escaped, or only those that are no
-    /// letters and digits.
+    /// Adds a text. With `all`, any of its characters may be escaped, otherwise only those that are
+    /// not letters or digits.
     pub(super) fn add(&mut self, number: usize, text: &str, all: bool) {
         if text.len() > WANTED_BYTES_MAX {
             return;
@@ -39,7 +39,7 @@ impl Escapable {
         }
     }
 
-    /// Where texts stand with at least one character escaped; `wanted` gives a text by its number.
+    /// Finds texts with at least one escaped character; `wanted` returns a text by its number.
     pub(super) fn find_all<'w>(
         &self,
         text: &str,
@@ -47,7 +47,7 @@ impl Escapable {
     ) -> Vec<(Range<usize>, usize)> {
         let bytes = text.as_bytes();
         let (mut found, mut attempt) = (Vec::new(), Vec::new());
-        // `+` is a blank where any of the texts has one.
+        // `+` matters only if one of the texts contains a blank.
         let third = if self.0.contains_key(&b' ') { b'+' } else { b'%' };
         for at in memchr::memchr3_iter(b'%', b'\\', third, bytes) {
             let rest = bytes.get(at..).unwrap_or_default();
@@ -72,7 +72,8 @@ impl Escapable {
     }
 }
 
-/// Gives the first byte of each character that an escape at the beginning of a text may mean.
+/// Calls `give` with the first byte of each character that an escape at the start of a text may
+/// encode.
 fn first_bytes(text: &[u8], mut give: impl FnMut(u8)) {
     match text.first() {
         Some(b'+') => give(b' '),
@@ -124,13 +125,13 @@ fn first_bytes(text: &[u8], mut give: impl FnMut(u8)) {
     }
 }
 
-/// The value of two hexadecimal digits.
+/// Returns the value of two hexadecimal digits.
 fn hex(text: &[u8]) -> Option<u8> {
     let digit = |at: usize| char::from(*text.get(at)?).to_digit(16);
     u8::try_from(digit(0)? * 16 + digit(1)?).ok()
 }
 
-/// The unit of `uXXXX`.
+/// Returns the unit of `uXXXX`.
 fn unit(text: &[u8]) -> Option<u16> {
     let (high, low) = (hex(text.get(1..)?)?, hex(text.get(3..)?)?);
     (text.first() == Some(&b'u')).then(|| u16::from_be_bytes([high, low]))
@@ -140,8 +141,8 @@ fn slashes(text: &[u8]) -> usize {
     text.iter().take(BACKSLASHES_MAX).take_while(|byte| **byte == b'\\').count()
 }
 
-/// The end of `wanted` in `text`, of which the part before `index` stands before `at`. `attempt` is
-/// memory that is used again.
+/// Returns the end of `wanted` in `text`. The part before `index` is already found, and it ends at
+/// `at`. `attempt` is reused memory.
 fn end_of(
     text: &[u8],
     at: usize,
@@ -165,7 +166,7 @@ fn end_of(
     None
 }
 
-/// Gives the lengths of what stands for a character at the beginning of a text.
+/// Calls `give` with the length of each form of a character at the start of a text.
 fn forms(text: &[u8], character: char, mut give: impl FnMut(usize)) {
     let mut buffer = [0; 4];
     let own = character.encode_utf8(&mut buffer).as_bytes();
@@ -182,7 +183,8 @@ fn forms(text: &[u8], character: char, mut give: impl FnMut(usize)) {
     }
 }
 
-/// The length of bytes that were percent-encoded, and whose percent signs were so often again.
+/// Returns the length of percent-encoded bytes with percent signs that were encoded `rounds` more
+/// times.
 fn percent(text: &[u8], bytes: &[u8], rounds: usize) -> Option<usize> {
     let mut rest = text;
     for byte in bytes {
@@ -198,7 +200,7 @@ fn percent(text: &[u8], bytes: &[u8], rounds: usize) -> Option<usize> {
     Some(text.len() - rest.len())
 }
 
-/// The lengths of an escaped character, behind one backslash or several.
+/// Calls `give` with the lengths of an escaped character after one or more backslashes.
 fn escapes(text: &[u8], character: char, mut give: impl FnMut(usize)) {
     let slashes = slashes(text);
     if character == '\\' {

@@ -1,5 +1,5 @@
-//! Every secret that this process has looked up, so that no record of any tool holds one, whoever
-//! said it.
+//! Remembers every secret that this process has looked up, so that no record of any tool contains
+//! one, regardless of its source.
 //!
 //! Doc: execution.md#known-secrets
 
@@ -10,9 +10,9 @@ use toolbooth_contracts::secret::{FoundSecret, SecretShape};
 
 use super::KnownSecrets;
 
-/// Values that are remembered; the oldest are forgotten first.
+/// Maximum number of remembered values; the oldest are removed first.
 const VALUES_MAX: usize = 4096;
-/// Shorter values stand in records of tools that were not given them.
+/// Shorter values also occur in records of unrelated tools.
 const BYTES_MIN: usize = 6;
 
 struct Given {
@@ -22,8 +22,8 @@ struct Given {
 
 static GIVEN: RwLock<Option<Given>> = RwLock::new(None);
 
-/// Remembers a secret by what configuration calls it. One that was changed is remembered beside its
-/// earlier value.
+/// Remembers a secret by its name in the configuration. A changed secret is remembered in addition
+/// to its earlier value.
 pub(super) fn note(shown: &str, secret: &SecretString) {
     let value = secret.expose_secret();
     let is_known = |given: &Given| {
@@ -45,7 +45,7 @@ pub(super) fn note(shown: &str, secret: &SecretString) {
     *given = Some(Given { values, known: Arc::new(known) });
 }
 
-/// What was ever known under a name.
+/// Returns all remembered values of a name.
 pub(super) fn values(shown: &str) -> Vec<SecretString> {
     let given = GIVEN.read().unwrap_or_else(PoisonError::into_inner);
     let values = given.iter().flat_map(|given| &given.values);
@@ -66,9 +66,9 @@ impl SecretShape for Shape {
     }
 }
 
-/// The secrets that this process has looked up, for
-/// [`toolbooth_contracts::secret::SecretShapes::with`]: for records, not for judging contracts, since
-/// what it finds depends on the machine.
+/// Returns the secrets that this process has looked up, for
+/// [`toolbooth_contracts::secret::SecretShapes::with`]. They are for records, not for judging
+/// contracts, since the matches depend on the machine.
 #[must_use]
 pub fn given_secrets() -> Arc<dyn SecretShape> {
     Arc::new(Shape)

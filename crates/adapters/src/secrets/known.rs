@@ -1,5 +1,5 @@
-//! Values that tools were given in confidence, found in what comes back: as they are, in base64,
-//! percent-encoded, and behind the escapes of JSON.
+//! Finds the secrets given to tools in their results: literal, in base64, percent-encoded, and
+//! behind JSON escapes.
 //!
 //! Doc: execution.md#known-secrets
 
@@ -20,12 +20,12 @@ use toolbooth_contracts::{ContentBlock, Outcome, Payload};
 use super::escapes::Escapable;
 use base64::{has_run, in_alphabet, in_base64};
 
-/// Shorter values are not looked for: they stand in every text.
+/// Shorter values are not searched, because they occur in every text.
 const BYTES_MIN: usize = 4;
-/// Shortest line of base64 in which a form is looked for that goes on in the next one.
+/// Shortest line of base64 that is searched for a form that continues on the next line.
 const LINE_MIN: usize = 16;
-/// Members of definitions by which things are called, and what they may be: changed, they would not
-/// be found.
+/// Members of definitions that contain identifiers and permitted values. If they were changed, they
+/// would not match any more.
 const IDENTIFIERS: [&str; 11] = [
     "name",
     "uri",
@@ -39,14 +39,14 @@ const IDENTIFIERS: [&str; 11] = [
     "pattern",
     "format",
 ];
-/// Shorter values are not looked for in base64, of which every text may hold some characters.
+/// Shorter values are not searched in base64, because any text may contain some of its characters.
 const ENCODED_BYTES_MIN: usize = 8;
 
-/// Secrets that something was given in confidence.
+/// The secrets given to a program or an endpoint.
 #[derive(Clone, Default)]
 pub struct KnownSecrets {
     needles: Vec<Needle>,
-    /// What configuration calls them.
+    /// Their names in the configuration.
     shown: Vec<String>,
     /// Length of the shortest form in base64.
     encoded_min: usize,
@@ -57,9 +57,9 @@ pub struct KnownSecrets {
 #[derive(Clone)]
 struct Needle {
     text: SecretString,
-    /// Whose form it is.
+    /// The index of its secret.
     of: usize,
-    /// Whether a character of base64 before and after it may hold bits of the secret.
+    /// Whether a base64 character before and after it may contain bits of the secret.
     partial: (bool, bool),
     is_encoded: bool,
 }
@@ -71,7 +71,7 @@ impl fmt::Debug for KnownSecrets {
 }
 
 impl KnownSecrets {
-    /// Secrets, each with what stands in its place.
+    /// Creates the set from secrets, each with its replacement.
     #[must_use]
     pub fn new(secrets: impl IntoIterator<Item = (SecretString, String)>) -> Self {
         let mut known = Self { encoded_min: usize::MAX, ..Self::default() };
@@ -111,21 +111,21 @@ impl KnownSecrets {
         }
     }
 
-    /// Whether any of them may stand in a document as a number.
+    /// Whether any of them may occur in a document as a number.
     #[must_use]
     pub fn has_numbers(&self) -> bool {
         let mut texts = self.needles.iter().map(|needle| needle.text.expose_secret());
         texts.any(|text| text.bytes().all(|byte| byte.is_ascii_digit()))
     }
 
-    /// Whether there are none.
+    /// Whether the set is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.needles.is_empty()
     }
 
-    /// Where they stand in a text, in order and without overlaps, each with what configuration
-    /// calls it.
+    /// Finds the secrets in a text, in order and without overlaps, each with its name in the
+    /// configuration.
     #[must_use]
     pub fn find_all(&self, text: &str) -> Vec<(Range<usize>, &str)> {
         let bytes = text.as_bytes();
@@ -153,7 +153,7 @@ impl KnownSecrets {
             let needle = needle(number)?;
             Some((needle.whole(bytes, range), needle.of))
         }));
-        // One may be a part of another, and they may overlap: what is covered by any of them goes.
+        // Matches may contain each other or overlap. Everything that a match covers is replaced.
         found.sort_by_key(|(range, _)| (range.start, std::cmp::Reverse(range.end)));
         let mut merged: Vec<(Range<usize>, usize)> = Vec::new();
         for (range, of) in found {
@@ -166,7 +166,7 @@ impl KnownSecrets {
         merged.into_iter().map(|(range, of)| (range, shown(of))).collect()
     }
 
-    /// Finds forms in base64 that stand on several lines, as mail and command-line tools write it.
+    /// Finds base64 forms that extend over several lines, as mail and command-line tools write them.
     fn find_in_lines(&self, text: &[u8], found: &mut Vec<(Range<usize>, usize)>) {
         let is_end = |byte: &u8| matches!(byte, b'\n' | b'\r');
         if memchr::memchr(b'\n', text).is_none() {
@@ -188,15 +188,15 @@ impl KnownSecrets {
         }
     }
 
-    /// `text` with their values replaced by what configuration calls them.
+    /// Returns `text` with the secrets replaced by their names in the configuration.
     #[must_use]
     pub fn conceal_text(&self, text: &str) -> String {
         self.concealed(text).unwrap_or_else(|| text.to_owned())
     }
 
-    /// Replaces their values in every text of a document, names of members included, by what
-    /// configuration calls them. Members keep their order. A name that another member has already
-    /// gets a number. Numbers, and what is encoded within a text, are not looked into.
+    /// Replaces the secrets in every text of a document, including names of members, by their names
+    /// in the configuration. Members keep their order. A name that another member already has gets a
+    /// number. Numbers are not searched, and data encoded within a text is not decoded.
     pub fn conceal(&self, value: &mut Value) {
         if self.is_empty() {
             return;
@@ -218,11 +218,12 @@ impl KnownSecrets {
         }
     }
 
-    /// Replaces their values in the texts of a definition, but in what things are called.
+    /// Replaces the secrets in the texts of a definition, except in identifiers.
     pub fn conceal_definition(&self, value: &mut Value) {
         match value {
             Value::Object(members) if !self.is_empty() => {
-                // A property may have such a name too; what is called by it is no object.
+                // A property may also have such a name, but the value of an identifier is not an
+                // object.
                 let texts = members.iter_mut().filter(|(name, member)| {
                     member.is_object() || !IDENTIFIERS.contains(&name.as_str())
                 });
@@ -233,8 +234,8 @@ impl KnownSecrets {
         }
     }
 
-    /// As [`KnownSecrets::conceal`], in a text; `None` where it has none of them. A tree is built
-    /// only where the name of a member changes.
+    /// Like [`KnownSecrets::conceal`], for a JSON text; `None` = it contains no secret. A tree is
+    /// built only if the name of a member changes.
     #[must_use]
     pub fn concealed_json(&self, document: &JsonText) -> Option<JsonText> {
         struct Concealing<'s> {
@@ -260,11 +261,11 @@ impl KnownSecrets {
         }
         let mut tree = document.tree();
         self.conceal(&mut tree);
-        // What was read from JSON can be written; were it not, none of it is shown.
+        // Parsed JSON can be written again. If that fails, nothing of it is shown.
         Some(JsonText::of(&tree).unwrap_or_else(|_| JsonText::of_text("")))
     }
 
-    /// As [`KnownSecrets::concealed_json`], in an answer.
+    /// Like [`KnownSecrets::concealed_json`], for a payload.
     pub fn conceal_payload(&self, payload: &mut Payload) {
         for block in payload.content.iter_mut().flatten() {
             if let Some(concealed) = self.concealed_json(block.json()) {
@@ -278,7 +279,7 @@ impl KnownSecrets {
         }
     }
 
-    /// Replaces their values in an outcome, in what the agent and what the operator reads.
+    /// Replaces the secrets in an outcome, in the texts for the agent and for the operator.
     pub fn conceal_outcome(&self, outcome: &mut Outcome) {
         match outcome {
             Outcome::Done(output) => {
@@ -293,7 +294,7 @@ impl KnownSecrets {
         }
     }
 
-    /// The text without their values; `None` where it has none.
+    /// Returns the text with the secrets replaced; `None` = it contains none.
     fn concealed(&self, text: &str) -> Option<String> {
         let found = self.find_all(text);
         if found.is_empty() {
@@ -314,7 +315,7 @@ impl KnownSecrets {
         let names: Vec<Option<String>> = members.keys().map(|name| self.concealed(name)).collect();
         let kept = members.keys().zip(&names).filter(|(_, concealed)| concealed.is_none());
         let mut taken: HashSet<String> = kept.map(|(name, _)| name.clone()).collect();
-        // How often a name was given, so that a server cannot make the search long.
+        // Counts the uses of each name, so that a server cannot prolong the search for a free one.
         let mut given: HashMap<String, u64> = HashMap::new();
         let renamed = members.into_iter().zip(names).map(|((name, value), concealed)| {
             let Some(concealed) = concealed else { return (name, value) };
@@ -335,7 +336,8 @@ impl KnownSecrets {
 }
 
 impl Needle {
-    /// The range of a form, with the characters of base64 beside it that hold a part of the secret.
+    /// Returns the range of a form, with the adjacent base64 characters that contain a part of the
+    /// secret.
     fn whole(&self, text: &[u8], range: Range<usize>) -> Range<usize> {
         let is_base64 = |at: usize| text.get(at).is_some_and(|byte| in_alphabet(*byte));
         let (before, after) = self.partial;
@@ -348,7 +350,8 @@ impl Needle {
     }
 }
 
-/// A secret, and what within it is one by itself: the password of a URL, the value behind a scheme.
+/// Returns a secret and the parts of it that are secrets by themselves: the password of a URL, the
+/// value after a scheme.
 fn parts(secret: &str) -> Vec<String> {
     let mut parts = vec![secret.to_owned()];
     if let Some((scheme, value)) = secret.split_once(' ')

@@ -1,4 +1,4 @@
-//! Settings that may hold secrets, resolved at the last moment and never shown.
+//! Resolves settings that may contain secrets at the last moment and never shows them.
 //!
 //! Doc: execution.md#secrets
 
@@ -23,16 +23,16 @@ use crate::error::SecretFault;
 /// Longest secret, in bytes.
 const SECRET_BYTES_MAX: u64 = 64 << 10;
 
-/// A value for a child process or a request. What it stands for is looked up when it is used.
+/// A value for a child process or a request, which is resolved when it is used.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Setting {
     /// The text itself.
     Literal(String),
-    /// Text in which `${NAME}` and `${NAME:-default}` stand for variables of the gateway.
+    /// Text in which `${NAME}` and `${NAME:-default}` are replaced by variables of the gateway.
     Template(String),
-    /// A secret that is kept elsewhere.
+    /// A secret that is stored elsewhere.
     Secret(SecretLocation),
-    /// A value that is kept elsewhere and is no secret: it stays in answers and records.
+    /// A value that is stored elsewhere and is not a secret: it stays in results and records.
     Kept(SecretLocation),
 }
 
@@ -51,7 +51,7 @@ impl From<&str> for Setting {
 impl fmt::Debug for Setting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            // A literal may be a secret that somebody wrote where it does not belong.
+            // A literal may be a secret in the wrong place.
             Self::Literal(_) => f.write_str("Literal(…)"),
             Self::Template(_) => f.write_str("Template(…)"),
             Self::Secret(location) => write!(f, "Secret({location})"),
@@ -61,11 +61,11 @@ impl fmt::Debug for Setting {
 }
 
 impl Setting {
-    /// The value.
+    /// Returns the value.
     ///
     /// # Errors
     /// [`SecretError`] where a variable is not set, a file can be read by others, or nothing is
-    /// kept under the reference.
+    /// stored under the reference.
     pub fn resolve(&self) -> Result<SecretString, SecretError> {
         match self {
             Self::Literal(text) => Ok(SecretString::from(text.clone())),
@@ -75,7 +75,7 @@ impl Setting {
         }
     }
 
-    /// The text as configuration has it, for messages; a reference in place of a secret.
+    /// Returns the configured text, for messages; a reference in place of a secret.
     #[must_use]
     pub fn shown(&self) -> String {
         match self {
@@ -84,10 +84,10 @@ impl Setting {
         }
     }
 
-    /// The values that must not come back, with what configuration calls them: secrets, variables whose
-    /// names name a secret, and texts under such a name (of a variable or header; `""` for what has
-    /// no name). Other values are nobody's secret and stay: a tool's answer must not change because
-    /// a word of it is somebody's setting.
+    /// Returns the values that must be concealed, with their names in the configuration. They are
+    /// secrets, variables with the name of a secret, and texts under such a name. The name is that
+    /// of a variable or header; `""` = none. Other values are not secrets and stay, so that a
+    /// setting with an ordinary word does not change a tool's result.
     #[must_use]
     pub fn known<'s>(settings: impl Iterator<Item = (&'s str, &'s Self)>) -> KnownSecrets {
         let mut known = Vec::new();
@@ -118,7 +118,8 @@ impl Setting {
                 known.extend(value.map(|value| (value, format!("<{name}>"))));
             }
             known.iter().skip(before).for_each(|(value, shown)| given::note(shown, value));
-            // One that was changed, or removed, since a program was given it is still its secret.
+            // A secret that was changed or removed after a program received it must still be
+            // concealed.
             if matches!(setting, Self::Secret(_)) {
                 let shown = setting.shown();
                 for value in given::values(&shown) {
@@ -134,18 +135,18 @@ impl Setting {
         KnownSecrets::new(known)
     }
 
-    /// The value, to be handed on.
+    /// Returns the value in plain text, to be passed on.
     #[cfg(any(feature = "process", feature = "endpoint", test))]
     pub(crate) fn expose(&self) -> Result<String, SecretError> {
         Ok(self.resolve()?.expose_secret().to_owned())
     }
 }
 
-/// `text` with each `${…}` replaced by what `fill` gives for its inside. One that is not closed is
-/// no placeholder.
+/// Replaces each `${…}` in `text` by the result of `fill` for its content. One that is not closed is
+/// not a placeholder.
 ///
 /// # Errors
-/// The first one of `fill`.
+/// The first error of `fill`.
 pub fn with_placeholders<E>(
     text: &str,
     mut fill: impl FnMut(&str) -> Result<String, E>,
@@ -169,12 +170,12 @@ pub fn with_placeholders<E>(
     Ok(out)
 }
 
-/// The text with its variables filled in.
+/// Returns the text with its variables substituted.
 fn expand(text: &str) -> Result<String, SecretError> {
     with_placeholders(text, variable)
 }
 
-/// The value of `NAME` or `NAME:-default`.
+/// Returns the value of `NAME` or `NAME:-default`.
 fn variable(inner: &str) -> Result<String, SecretError> {
     let (name, default) = match inner.split_once(":-") {
         Some((name, default)) => (name, Some(default)),
@@ -187,17 +188,18 @@ fn variable(inner: &str) -> Result<String, SecretError> {
     })
 }
 
-/// Whether a value is no secret whatever it is called: a boolean, a number, or a path that is there.
+/// Whether a value is never a secret, regardless of its name: a boolean, a number of at most 6
+/// digits, or a path that exists.
 fn is_plain(value: &str) -> bool {
     ["true", "false", "yes", "no", "on", "off"].iter().any(|word| value.eq_ignore_ascii_case(word))
         || (value.len() < 7 && value.bytes().all(|byte| byte.is_ascii_digit()))
         || (value.starts_with('/') && Path::new(value).exists())
 }
 
-/// The secret at `location`. From then on records do not have it ([`given_secrets`]).
+/// Returns the secret at `location`. From then on, it is concealed in records ([`given_secrets`]).
 ///
 /// # Errors
-/// [`SecretError`] where it is not there, or a file can be read by others.
+/// [`SecretError`] where it does not exist, or a file can be read by others.
 pub fn resolve(location: &SecretLocation) -> Result<SecretString, SecretError> {
     let secret = look_up(location)?;
     given::note(&format!("<{location}>"), &secret);
@@ -218,10 +220,10 @@ fn look_up(location: &SecretLocation) -> Result<SecretString, SecretError> {
     }
 }
 
-/// A key of 32 bytes that is kept as 64 hex digits.
+/// Returns a key of 32 bytes that is stored as 64 hex digits.
 ///
 /// # Errors
-/// [`SecretError`] as [`resolve`], and where it is no such key.
+/// [`SecretError`] as [`resolve`], and where it is not such a key.
 pub fn resolve_key(location: &SecretLocation) -> Result<[u8; 32], SecretError> {
     let secret = resolve(location)?;
     let digits = secret.expose_secret().trim();
@@ -237,7 +239,7 @@ pub fn resolve_key(location: &SecretLocation) -> Result<[u8; 32], SecretError> {
     Ok(key)
 }
 
-/// How long a key ring may take to answer; one that asks somebody to unlock it may never.
+/// Timeout for a key ring, which may never respond if it waits for the user to unlock it.
 #[cfg(feature = "keyring")]
 const KEYRING_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(5);
 
@@ -261,10 +263,11 @@ fn from_keyring(_: &str, _: &str) -> Result<SecretString, SecretFault> {
     Err(SecretFault::NoKeyring)
 }
 
-/// Checks that a file belongs to whoever runs the gateway, or to root, and that nobody else reads it.
+/// Checks that a file belongs to the user of the gateway or to root, and that no other user can read
+/// it.
 ///
 /// # Errors
-/// [`SecretFault`]: why it is not so.
+/// [`SecretFault`]: the check that failed.
 #[cfg(unix)]
 pub fn check_private(file: &std::fs::File) -> Result<(), SecretFault> {
     use std::os::unix::fs::MetadataExt;
@@ -282,7 +285,7 @@ pub fn check_private(file: &std::fs::File) -> Result<(), SecretFault> {
     Ok(())
 }
 
-/// Checks nothing where files have no modes.
+/// Accepts every file on systems without file modes.
 ///
 /// # Errors
 /// None.
@@ -293,7 +296,7 @@ pub fn check_private(_: &std::fs::File) -> Result<(), SecretFault> {
 
 fn from_file(path: &Path) -> Result<SecretString, SecretFault> {
     use std::io::Read;
-    // A pipe in its place must not hold up the call, so it is looked at before it is opened.
+    // Opening a pipe would block the call, so the type is checked before.
     if !std::fs::metadata(path)?.is_file() {
         return Err(SecretFault::NotOrdinary);
     }

@@ -52,7 +52,7 @@ fn a_file_opens_its_project_or_itself() {
     assert_eq!(opened_with(&at("app"), None), Some(at("app")));
     assert_eq!(opened_with(&at("app"), Some(&at("app"))), None, "a home is wide");
     assert_eq!(opened_with(Path::new("/etc"), None), None);
-    // A project file in a wide folder makes it no project.
+    // A project file in a wide folder does not make the folder a project.
     assert_eq!(opened_with(&at("app/src/main.js"), Some(&at("app"))), Some(at("app/src/main.js")));
 }
 
@@ -69,7 +69,7 @@ fn secrets_of_a_project_are_covered_and_its_repository_is_not_written() {
         ".git/modules/m/x",
         "packages/a/.git/hooks/x",
     ]);
-    // Many files of the program's own hide nothing.
+    // Many files of the program do not hide the secrets.
     for number in 0..ENTRIES_MAX + 10 {
         std::fs::write(made.path().join(format!("a{number}")), "").unwrap();
     }

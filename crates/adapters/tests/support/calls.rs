@@ -1,4 +1,4 @@
-//! Makes what executors are handed: contracts, calls that have been guarded, and what came of them.
+//! Builds contracts and guarded calls for executors, and unwraps their outcomes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use toolbooth_contracts::{
     Caller, Dispatch, ExecutionLog, Guard, GuardedArguments, Outcome, ToolContract, ToolOutput,
 };
 
-/// A contract of a tool that is reached as `execution` says; `changes` are members in place of its own.
+/// Returns the contract of a tool with this `execution`; `changes` replaces further members.
 pub(crate) fn contract(execution: Value, changes: Value) -> ToolContract {
     let mut entry = json!({
         "toolId": "t.t", "category": "function", "description": "d",
@@ -23,7 +23,7 @@ pub(crate) fn contract(execution: Value, changes: Value) -> ToolContract {
     Guard::new(Default::default()).validate_entry(&entry).unwrap()
 }
 
-/// A call with the time that its contract gives it.
+/// Returns a call with the timeout of its contract.
 pub(crate) fn dispatch(contract: ToolContract, arguments: &str) -> Dispatch {
     let anything = CompiledSchema::compile(&json!({})).unwrap();
     let arguments = arguments.parse().unwrap();
@@ -40,7 +40,7 @@ pub(crate) fn dispatch(contract: ToolContract, arguments: &str) -> Dispatch {
     }
 }
 
-/// What a tool that asks for nothing answered, or why it did not.
+/// Returns the output of a tool that asks for no input, or its error.
 pub(crate) fn answered(outcome: Outcome) -> Result<ToolOutput, ExecutionError> {
     match outcome {
         Outcome::Done(output) => Ok(output),

@@ -1,6 +1,6 @@
 //! The hash chain: each event is an RFC 6962 leaf and names its predecessor's leaf hash.
 //!
-//! One log per writer, so writers never wait for each other.
+//! Each writer has its own log, so writers never wait for each other.
 //!
 //! Path: 9. Doc: records.md#tamper-evidence
 
@@ -9,22 +9,22 @@ use toolbooth_contracts::event::{AuditEvent, EventBody};
 use crate::backend::merkle::{Frontier, Hash, leaf_hash};
 use crate::ledger::Due;
 
-/// How old the first event of a log becomes without a checkpoint, in milliseconds.
+/// Maximum age of the first event of a log without a checkpoint, in milliseconds.
 const FIRST_AGE_MS: i64 = 1_000;
 
-/// The bytes of an event that are hashed: its canonical form.
+/// Returns the hashed bytes of an event: its canonical form.
 #[must_use]
 pub fn bytes_of(event: &AuditEvent) -> String {
     event.canonical()
 }
 
-/// The leaf hash of an event, `SHA-256(0x00 ‖ event)`, in hex.
+/// Returns the leaf hash of an event, `SHA-256(0x00 ‖ event)`, in hex.
 #[must_use]
 pub fn leaf(event: &AuditEvent) -> String {
     leaf_hash(bytes_of(event).as_bytes()).to_string()
 }
 
-/// An event in its place, with the bytes that were hashed.
+/// An event in its place, with the hashed bytes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ChainedEvent {
     /// The event.
@@ -42,22 +42,22 @@ pub struct Head {
     covered: Covered,
 }
 
-/// What the last checkpoint of a log covers.
+/// The coverage of the last checkpoint of a log.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Covered {
     size: u64,
-    /// When the first event after it was written, in milliseconds since 1970; 0 = there is none.
+    /// The time of the first event after it, in milliseconds since 1970; 0 if there is none.
     since_ms: i64,
 }
 
 impl Head {
-    /// The head of a log that is empty.
+    /// Returns the head of an empty log.
     #[must_use]
     pub fn new(writer: String) -> Self {
         Self { writer, last: None, frontier: Frontier::default(), covered: Covered::default() }
     }
 
-    /// Gives an event its place.
+    /// Appends an event at the next place.
     pub fn append(&mut self, body: EventBody) -> ChainedEvent {
         let event = AuditEvent {
             writer: self.writer.clone(),
@@ -72,49 +72,49 @@ impl Head {
         ChainedEvent { event, bytes }
     }
 
-    /// The writer.
+    /// Returns the writer.
     #[must_use]
     pub fn writer(&self) -> &str {
         &self.writer
     }
 
-    /// The place that the next event gets.
+    /// Returns the place of the next event.
     #[must_use]
     pub fn next_seq(&self) -> u64 {
         self.frontier.size()
     }
 
-    /// Leaf hash of the last event, in hex.
+    /// Returns the leaf hash of the last event, in hex.
     #[must_use]
     pub fn last_leaf(&self) -> Option<String> {
         self.last.as_ref().map(Hash::to_string)
     }
 
-    /// The Merkle tree of the log.
+    /// Returns the Merkle tree of the log.
     #[must_use]
     pub fn frontier(&self) -> &Frontier {
         &self.frontier
     }
 
-    /// A checkpoint covers everything up to now, itself included for this purpose.
+    /// Records that a checkpoint covers everything so far, including itself.
     pub(crate) fn mark_checkpointed(&mut self) {
         self.covered = Covered { size: self.next_seq(), since_ms: 0 };
     }
 
-    /// Since when there is something that no checkpoint covers, seen from `now_ms`; `None` where
-    /// there is nothing.
+    /// Returns the time since which an uncovered event exists, as of `now_ms`; `None` if all are
+    /// covered.
     fn open_since(&self, now_ms: i64) -> Option<i64> {
         (self.next_seq() != self.covered.size).then_some(match self.covered.since_ms {
             0 => now_ms,
-            // A clock that went back makes nothing older than it is.
+            // After a clock step back, an event must not appear older than it is.
             since_ms => since_ms.min(now_ms),
         })
     }
 
-    /// Whether a checkpoint is due at `now_ms`; to be asked whenever something was written.
+    /// Whether a checkpoint is due at `now_ms`; to be called after each write.
     pub(crate) fn is_due(&self, due: Due, now_ms: i64) -> bool {
         let open = self.next_seq() - self.covered.size;
-        // Before the first one, nothing tells that the end of the log was cut.
+        // Before the first checkpoint, a truncated end of the log cannot be detected.
         let age_ms = match self.covered.size {
             0 => due.age_ms.min(FIRST_AGE_MS),
             _ => due.age_ms,
@@ -123,7 +123,7 @@ impl Head {
             .is_some_and(|since_ms| open >= due.events || now_ms - since_ms >= age_ms)
     }
 
-    /// It was asked at `now_ms` whether a checkpoint is due.
+    /// Records that a checkpoint was checked for at `now_ms`.
     pub(crate) fn check_due(&mut self, now_ms: i64) {
         self.covered.since_ms = self.open_since(now_ms).unwrap_or_default();
     }

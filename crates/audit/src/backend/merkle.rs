@@ -1,7 +1,7 @@
 //! Merkle trees over the leaf hashes of a log: roots, inclusion and consistency proofs.
 //!
-//! As RFC 6962 section 2.1 has them; proofs are checked as RFC 9162 sections 2.1.3.2 and 2.1.4.2
-//! have it. A [`Frontier`] grows with its log and keeps no more than one hash per level.
+//! Trees are as RFC 6962 section 2.1 defines. Proofs are checked as RFC 9162 sections 2.1.3.2 and
+//! 2.1.4.2 define. A [`Frontier`] grows with its log and stores at most one hash per level.
 //!
 //! Path: 9. Doc: records.md#tamper-evidence
 
@@ -28,14 +28,14 @@ impl fmt::Display for Hash {
 }
 
 impl Hash {
-    /// A hash that is written as 64 hex digits.
+    /// Parses a hash from 64 hex digits.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         crate::digest::unhex(text).map(Self)
     }
 }
 
-/// The hash of a leaf, `SHA-256(0x00 ‖ bytes)`.
+/// Returns the hash of a leaf, `SHA-256(0x00 ‖ bytes)`.
 #[must_use]
 pub fn leaf_hash(bytes: &[u8]) -> Hash {
     let mut hasher = Sha256::new();
@@ -44,7 +44,7 @@ pub fn leaf_hash(bytes: &[u8]) -> Hash {
     Hash(hasher.finalize().into())
 }
 
-/// The hash of a node over two others, `SHA-256(0x01 ‖ left ‖ right)`.
+/// Returns the hash of a node over two others, `SHA-256(0x01 ‖ left ‖ right)`.
 #[must_use]
 pub fn node_hash(left: Hash, right: Hash) -> Hash {
     let mut hasher = Sha256::new();
@@ -54,13 +54,13 @@ pub fn node_hash(left: Hash, right: Hash) -> Hash {
     Hash(hasher.finalize().into())
 }
 
-/// The root of a tree without leaves: the hash of nothing.
+/// Returns the root of a tree without leaves: the hash of the empty input.
 #[must_use]
 pub fn empty_root() -> Hash {
     Hash(Sha256::digest([]).into())
 }
 
-/// Most leaves of a tree: no log comes near, and sums do not overflow.
+/// Maximum number of leaves of a tree: no log reaches it, and sums do not overflow.
 pub const SIZE_MAX: u64 = 1 << 62;
 
 /// The right edge of a growing tree: the roots of the full subtrees, largest first.
@@ -71,21 +71,21 @@ pub struct Frontier {
 }
 
 impl Frontier {
-    /// The edge of a tree that has `size` leaves, from the roots of its full subtrees; `None`
-    /// where their number does not fit the size.
+    /// Restores the edge of a tree with `size` leaves from the roots of its full subtrees; `None`
+    /// if their number does not match the size.
     #[must_use]
     pub fn restore(size: u64, peaks: Vec<Hash>) -> Option<Self> {
         let fits = size <= SIZE_MAX && peaks.len() == size.count_ones() as usize;
         fits.then_some(Self { size, peaks })
     }
 
-    /// The roots of the full subtrees, largest first.
+    /// Returns the roots of the full subtrees, largest first.
     #[must_use]
     pub fn peaks(&self) -> &[Hash] {
         &self.peaks
     }
 
-    /// How many leaves there are.
+    /// Returns the number of leaves.
     #[must_use]
     pub fn size(&self) -> u64 {
         self.size
@@ -96,7 +96,8 @@ impl Frontier {
         self.push_tree(1, leaf);
     }
 
-    /// Adds a full subtree of so many leaves; whether there is such a subtree at this place.
+    /// Adds a full subtree with `leaves` leaves; returns whether such a subtree is valid at this
+    /// place.
     pub fn push_tree(&mut self, leaves: u64, root: Hash) -> bool {
         let fits = leaves.is_power_of_two()
             && self.size.is_multiple_of(leaves)
@@ -116,7 +117,7 @@ impl Frontier {
         true
     }
 
-    /// The root of the tree.
+    /// Returns the root of the tree.
     #[must_use]
     pub fn root(&self) -> Hash {
         let mut peaks = self.peaks.iter().rev();
@@ -127,7 +128,7 @@ impl Frontier {
     }
 }
 
-/// The root over leaf hashes.
+/// Returns the root over leaf hashes.
 #[must_use]
 pub fn root(leaves: &[Hash]) -> Hash {
     let mut frontier = Frontier::default();
@@ -135,33 +136,34 @@ pub fn root(leaves: &[Hash]) -> Hash {
     frontier.root()
 }
 
-/// The largest power of two that is smaller than `n`, which is at least 2.
+/// Returns the largest power of two that is smaller than `n`, which is at least 2.
 fn split(n: u64) -> u64 {
     1 << (u64::BITS - 1 - (n - 1).leading_zeros())
 }
 
-/// The leaves of a log, of which some are only known as full subtrees.
+/// The leaves of a log, some of them known only as full subtrees.
 #[derive(Debug, Clone, Default)]
 pub struct Leaves {
-    /// The roots of subtrees with their first leaves, in order.
+    /// The first leaves and the roots of subtrees, in order.
     parts: Vec<(u64, Hash)>,
     size: u64,
 }
 
 impl Leaves {
-    /// Adds the next leaf, or the next so many as one subtree.
+    /// Adds the next leaf, or the next `leaves` leaves as one subtree.
     pub fn push(&mut self, leaves: u64, root: Hash) {
         self.parts.push((self.size, root));
         self.size += leaves;
     }
 
-    /// How many leaves there are.
+    /// Returns the number of leaves.
     #[must_use]
     pub fn size(&self) -> u64 {
         self.size
     }
 
-    /// The root over the leaves from one to another; `None` where one of them is within a subtree.
+    /// Returns the root over the leaves from `from` to `to`; `None` if a boundary is within a
+    /// subtree.
     fn root(&self, from: u64, to: u64) -> Option<Hash> {
         let at = self.parts.binary_search_by_key(&from, |(seq, _)| *seq).ok()?;
         let end = self.parts.get(at + 1).map_or(self.size, |(seq, _)| *seq);
@@ -175,8 +177,8 @@ impl Leaves {
         Some(node_hash(self.root(from, middle)?, self.root(middle, to)?))
     }
 
-    /// The path from the leaf at `index` to the root over the first `size`, lowest node first; `None`
-    /// where there is no such leaf.
+    /// Returns the path from the leaf at `index` to the root over the first `size` leaves, lowest
+    /// node first; `None` if the leaf is unknown.
     #[must_use]
     pub fn inclusion(&self, index: u64, size: u64) -> Option<Vec<Hash>> {
         (index < size && size <= self.size).then(|| self.path(index, 0, size))?
@@ -196,8 +198,8 @@ impl Leaves {
         Some(path)
     }
 
-    /// The proof that the tree over the first `first` leaves is the beginning of that over the first
-    /// `size`; `None` where there are fewer leaves, or `first` is 0.
+    /// Returns the proof that the tree over the first `first` leaves is the beginning of the tree
+    /// over the first `size`. `None` if there are fewer leaves, or `first` is 0.
     #[must_use]
     pub fn consistency(&self, first: u64, size: u64) -> Option<Vec<Hash>> {
         (first > 0 && first <= size && size <= self.size)

@@ -1,14 +1,14 @@
-//! What a store implements and uses: a writer with its backend, the working set, the steps, logs and
-//! their trees, pruning. Nobody else needs it.
+//! The modules for implementing a store: a writer with its backend, the working set, the steps,
+//! logs and their trees, and pruning. Other code does not need them.
 //!
 //! Doc: records.md#the-ledger
 
 pub mod chain;
+pub mod disk_space;
 pub mod merkle;
 pub mod pruned_range;
 pub mod pruning;
 pub mod recorder;
-pub mod room;
 pub mod steps;
 pub mod working;
 pub mod writer;

@@ -1,16 +1,16 @@
-//! A range of a log that was pruned.
+//! A pruned range of a log.
 //!
 //! Doc: records.md#retention
 
 use crate::backend::merkle::Hash;
 
-/// Events that are gone: a whole subtree of a log.
+/// Pruned events: a whole subtree of a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PrunedRange {
-    /// The place of the first.
+    /// The place of the first event.
     pub seq: u64,
-    /// How many: a power of two, which divides the place.
+    /// The number of events: a power of two that divides the place.
     pub size: u64,
-    /// The root over them.
+    /// The root of the subtree.
     pub root: Hash,
 }

@@ -1,8 +1,8 @@
-//! Shortening a log: events that account for nothing any more give way to the hashes of the subtrees
-//! that they were leaves of, so that the root of the log stays what was signed.
+//! Prunes a log: replaces events that no longer account for a record with the hashes of their
+//! subtrees.
 //!
-//! Logs are shortened block by block. What is left of a block is said by an event, under a signed
-//! checkpoint: who removes more has no event for it.
+//! The root of the log stays the signed root. Logs are shortened block by block. An event under a
+//! signed checkpoint states the remaining events of a block. Further removals have no such event.
 //!
 //! Doc: records.md#retention
 
@@ -19,27 +19,27 @@ use crate::digest::sha256_hex;
 use crate::heads::PrunedLog;
 use crate::queue::CallName;
 
-/// Events of a block.
+/// The number of events of a block.
 pub const BLOCK: u64 = 1_024;
 
-/// What is left of a part of a log, as the event that says so has it.
+/// The remaining events of a part of a log, as its pruning event states them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Remaining {
     /// The first place of the part.
     pub from: u64,
-    /// The place after its last one.
+    /// The place after its last event.
     pub to: u64,
-    /// SHA-256 over the places that are left, in hex.
+    /// SHA-256 over the remaining places, in hex.
     pub places: String,
 }
 
 impl Remaining {
-    /// What is left of a part where these places are gone: ranges in order, each with the place
-    /// after its last one.
+    /// Returns the remaining events of a part after the removal of `gone`. These are ranges in
+    /// order, each with the place after its last event.
     #[must_use]
     pub fn of(from: u64, to: u64, gone: impl IntoIterator<Item = (u64, u64)>) -> Self {
         let mut text = String::new();
-        // What somebody has written may end before it begins.
+        // A forged range may end before it begins.
         let to = to.max(from);
         let mut next = from;
         for (begin, end) in gone {
@@ -56,17 +56,17 @@ impl Remaining {
     }
 }
 
-/// A place of a block, or several that are gone.
+/// A place of a block, or a pruned range.
 #[derive(Debug, Clone, Copy)]
 pub enum Piece {
-    /// An event: its place, its leaf hash, and whether it stays.
+    /// An event: its place, its leaf hash, and whether it is retained.
     Event(u64, Hash, bool),
-    /// Events that are gone already.
+    /// Events that are already pruned.
     PrunedRange(PrunedRange),
 }
 
 impl Piece {
-    /// The first place.
+    /// Returns the first place.
     #[must_use]
     pub fn seq(&self) -> u64 {
         match self {
@@ -75,7 +75,7 @@ impl Piece {
         }
     }
 
-    /// Adds it to the tree of its log; whether it is the next.
+    /// Adds the piece to the tree of its log; returns whether it is the next piece.
     pub fn push_to(&self, frontier: &mut Frontier) -> bool {
         match self {
             Self::Event(seq, leaf, _) => *seq == frontier.size() && frontier.push_tree(1, *leaf),
@@ -86,18 +86,18 @@ impl Piece {
     }
 }
 
-/// A block that was shortened.
+/// A shortened block.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cut {
-    /// Places of events that go.
+    /// The places of the removed events.
     pub removed: Vec<u64>,
-    /// What stands for all that are gone then, in order.
+    /// The subtrees of all pruned events of the block, in order.
     pub gone: Vec<PrunedRange>,
-    /// What is left.
+    /// The remaining events.
     pub left: Remaining,
 }
 
-/// Shortens a part of a log that begins with a block.
+/// Shortens a part of a log that starts at a block boundary.
 #[must_use]
 pub fn cut(from: u64, to: u64, pieces: &[Piece]) -> Cut {
     let (mut removed, mut gone) = (Vec::new(), Vec::<PrunedRange>::new());
@@ -115,7 +115,7 @@ pub fn cut(from: u64, to: u64, pieces: &[Piece]) -> Cut {
     Cut { removed, gone, left }
 }
 
-/// Adds a subtree; two that are the halves of a larger one become that.
+/// Adds a subtree; two halves of a larger subtree are merged.
 fn add(gone: &mut Vec<PrunedRange>, part: PrunedRange) {
     let mut part = part;
     while let Some(last) = gone.last()
@@ -133,7 +133,7 @@ fn add(gone: &mut Vec<PrunedRange>, part: PrunedRange) {
     gone.push(part);
 }
 
-/// Whether an event stays, whatever it accounts for: what says what logs are, and what was removed.
+/// Whether an event is always retained: events that define logs or state removals.
 fn stays(kind: AuditEventKind) -> bool {
     matches!(
         kind,
@@ -144,25 +144,26 @@ fn stays(kind: AuditEventKind) -> bool {
             // The request may be in another log, which is shortened at another time.
             | AuditEventKind::CallFinished
             | AuditEventKind::StoreRestored
-            // First-use pins are outside of the store.
+            // First-use pins are outside the store.
             | AuditEventKind::ToolApproved
     )
 }
 
-/// Which events may go: those from before a time that account for nothing that is still there.
+/// The rules for removable events: those from before a time that account for no existing record.
 #[derive(Debug, Clone, Default)]
 pub struct EventRules {
     /// The time, RFC 3339 UTC.
     pub before: String,
-    /// Places of the log that approvals and asynchronous calls name.
+    /// The places of the log that approvals and asynchronous calls name.
     pub named: BTreeSet<u64>,
-    /// Logs that have ended and whose ends were named: writers and sizes.
+    /// Ended logs with named ends: writers and sizes.
     pub ended: BTreeMap<String, u64>,
 }
 
 impl EventRules {
-    /// What an event accounts for, which goes only if that is gone; `None` where it stays whatever
-    /// it accounts for. One that cannot be read is evidence, and stays.
+    /// Returns the records that an event accounts for; it can be removed only if they are removed.
+    /// Returns `None` if the event is always retained. An unreadable event is evidence and is
+    /// retained.
     #[must_use]
     pub fn accounts_for(&self, seq: u64, event: &str) -> Option<AccountsFor> {
         let told: EventMembers = serde_json::from_str(event).ok()?;
@@ -173,8 +174,8 @@ impl EventRules {
         may_go.then(|| AccountsFor { receipt: told.receipt_digest.as_ref().and(told.receipt_id) })
     }
 
-    /// Whether an event is a checkpoint that names the end of a log that has ended: nothing else
-    /// vouches for that end.
+    /// Whether an event is a checkpoint that names the end of an ended log. Nothing else vouches
+    /// for that end.
     fn names_end(&self, told: &EventMembers) -> bool {
         let heads = told.facts.as_ref().filter(|_| told.event == AuditEventKind::Checkpoint);
         let heads = heads.and_then(|facts| facts.get("heads")?.as_array());
@@ -186,14 +187,14 @@ impl EventRules {
     }
 }
 
-/// What an event accounts for, beside the agent log at its place.
+/// The records that an event accounts for, in addition to the agent log at its place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AccountsFor {
     /// The id of a receipt.
     pub receipt: Option<String>,
 }
 
-/// The members of an event that decide whether it may go.
+/// The members of an event that decide whether it can be removed.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct EventMembers {
@@ -207,8 +208,8 @@ struct EventMembers {
     facts: Option<Value>,
 }
 
-/// The size and the root of the newest checkpoint from before a time among events in their order:
-/// up to there a log may be shortened, once it is found to fit.
+/// Returns the size and the root of the newest checkpoint from before a time. The events must be in
+/// order. A log may be shortened up to that size once its root is found to match.
 #[must_use]
 pub fn newest_checkpoint<'e>(
     events: impl IntoIterator<Item = &'e str>,
@@ -230,8 +231,8 @@ pub fn newest_checkpoint<'e>(
     newest
 }
 
-/// The removed subtrees of a log whose beginning an earlier version removed; `None` where the peaks
-/// do not match the size.
+/// Returns the removed subtrees of a log with a beginning that an earlier version removed; `None`
+/// if the peaks do not match the size.
 #[must_use]
 pub fn parts(log: &PrunedLog) -> Option<Vec<PrunedRange>> {
     let (mut seq, mut parts) = (0, Vec::new());
@@ -244,23 +245,23 @@ pub fn parts(log: &PrunedLog) -> Option<Vec<PrunedRange>> {
     sizes.next().is_none().then_some(parts)
 }
 
-/// Records that a step of pruning removes, and how far it has looked.
+/// The records that a pruning step removes, and its progress.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Removal {
     /// Agent logs, by writer: the places of the events that account for them.
     pub logs: BTreeMap<String, Vec<u64>>,
-    /// Events: their writer, and the part of its log that is shortened.
+    /// Events: their writer, and the shortened part of its log.
     pub events: Option<(String, Cut)>,
     /// Asynchronous calls.
     pub calls: Vec<CallName>,
-    /// A block that was looked at: its writer and number. It counts as stale no more.
+    /// An examined block: its writer and number. It no longer counts as stale.
     pub looked_at: Option<(String, u64)>,
-    /// How far the log of a writer was looked through.
+    /// The progress in the log of a writer.
     pub progress: Option<(String, Progress)>,
 }
 
 impl Removal {
-    /// How many records go.
+    /// Returns the number of records to remove.
     #[must_use]
     pub fn count(&self) -> u64 {
         let logs: usize = self.logs.values().map(Vec::len).sum();
@@ -269,45 +270,44 @@ impl Removal {
     }
 }
 
-/// How far this process has looked through a log. It is never read from the store: what somebody
-/// has written there must not decide what goes.
+/// The progress of this process in examining a log. It is never read from the store, because data
+/// in the store must not decide what is removed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// The tree as far as it was computed.
+    /// The tree as computed so far.
     tree: Frontier,
-    /// Up to where that fitted a signed checkpoint.
+    /// The number of events up to which the tree matched a signed checkpoint.
     sound: u64,
-    /// Up to where blocks were shortened.
+    /// The number of events up to which blocks were shortened.
     done: u64,
 }
 
 impl Progress {
-    /// Up to where the log fitted a signed checkpoint, in events.
+    /// Returns the number of events up to which the log matched a signed checkpoint.
     #[must_use]
     pub fn sound(&self) -> u64 {
         self.sound
     }
 
-    /// Up to where blocks were shortened, in events.
+    /// Returns the number of events up to which blocks were shortened.
     #[must_use]
     pub fn done(&self) -> u64 {
         self.done
     }
 
-    /// The part of the log of which the tree is computed next, towards a checkpoint over so many
-    /// events.
+    /// Returns the next part of the log for the tree, towards a checkpoint over `size` events.
     #[must_use]
     pub fn ahead(&self, size: u64) -> (u64, u64) {
-        /// Events that one step takes.
+        /// Maximum number of events per step.
         const MOST: u64 = 8 * BLOCK;
         let from = self.tree.size();
         (from, size.min(from.saturating_add(MOST)))
     }
 
-    /// Computes the tree over the pieces of that part; at the checkpoint it has to fit.
+    /// Computes the tree over the pieces of that part; at the checkpoint, the root must match.
     ///
     /// # Errors
-    /// What does not fit, and must not be removed.
+    /// The mismatch; then nothing of the log must be removed.
     pub fn compute(
         &mut self,
         pieces: &[Piece],
@@ -325,8 +325,7 @@ impl Progress {
         Ok(())
     }
 
-    /// The part that is shortened next, from the beginning of its block; from then on it counts as
-    /// done.
+    /// Returns the part to shorten next, from the beginning of its block, and marks it as done.
     pub fn next_part(&mut self) -> Option<(u64, u64)> {
         let from = self.done - self.done % BLOCK;
         let to = self.sound.min(from + BLOCK);
@@ -336,7 +335,7 @@ impl Progress {
         })
     }
 
-    /// The part of a block that was done before and lost a record since.
+    /// Returns the part of a block that was done before and has lost a record since.
     #[must_use]
     pub fn again(&self, from: u64) -> Option<(u64, u64)> {
         let from = from - from % BLOCK;

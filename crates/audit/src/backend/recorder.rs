@@ -1,4 +1,4 @@
-//! The ledger over any store: hands its steps to a writer and waits until they are durable.
+//! The ledger over any store: submits its steps to a writer and waits until they are durable.
 //!
 //! Path: 6, 9. Doc: records.md#the-ledger
 
@@ -11,10 +11,10 @@ use toolbooth_contracts::agent_log::AgentLog;
 use toolbooth_contracts::event::EventBody;
 use toolbooth_contracts::receipt::Receipt;
 
+use crate::backend::disk_space::DiskSpace;
 use crate::backend::pruning::PrunedRange;
-use crate::backend::room::Room;
 use crate::backend::steps::{
-    BeatCall, CancelCall, Enqueue, FinishCall, MakeRoom, Note, PruneRecords, Refuse, ReleaseCall,
+    BeatCall, CancelCall, Enqueue, FinishCall, FreeSpace, Note, PruneRecords, Refuse, ReleaseCall,
     Renew, Settle, SignCheckpoint, Step, Stop, Sweep, TakeCall, Wait,
 };
 use crate::backend::working::CallName;
@@ -32,42 +32,42 @@ use crate::reads::{
     PlacedEvent, RawApproval, RawEntry, ReceiptFilter, Unaccounted, WriterHead,
 };
 
-/// Steps in which room is made at once; calls go on between them.
+/// Maximum number of consecutive steps to free space; calls continue between them.
 const ROOM_STEPS_MAX: usize = 64;
 
-/// What runs the steps of one writer, and reads what they have written.
+/// Runs the steps of one writer, and reads the written records.
 pub trait StepRunner: Send + Sync + 'static {
-    /// What reads.
+    /// The reader of the records.
     type Reads: LedgerReads;
 
-    /// Runs a step; it is durable when this returns, except where its answer may be early
+    /// Runs a step; it is durable when this returns, except if its answer may be early
     /// ([`Step::is_early`]).
     fn run<S: Step>(&self, step: S) -> impl Future<Output = Result<S::Answer, LedgerError>> + Send;
 
-    /// What reads.
+    /// The reader of the records.
     fn reads(&self) -> &Self::Reads;
 
-    /// Whether records are taken at the moment.
+    /// Checks whether records are currently accepted.
     ///
     /// # Errors
-    /// [`LedgerError::Unavailable`] that says why not.
+    /// [`LedgerError::Unavailable`] with the reason.
     fn healthy(&self) -> Result<(), LedgerError>;
 
-    /// How much room the store has left, where that is this store's to know.
-    fn room(&self) -> Room {
-        Room::Enough
+    /// Returns the space state, if this store monitors it.
+    fn disk_space(&self) -> DiskSpace {
+        DiskSpace::Enough
     }
 
-    /// Keeps the newest checkpoint outside of the records, where that is this store's to do.
+    /// Stores the newest checkpoint outside the records, if this store does so.
     fn keep(&self, _note: &str) {}
 
-    /// The writer's log has ended: releases what the writer holds.
+    /// Releases the resources of the writer after its log has ended.
     fn ended(&self) -> impl Future<Output = ()> + Send {
         std::future::ready(())
     }
 }
 
-/// A ledger: one writer, its keys, and what runs its steps.
+/// A ledger: one writer, its keys, and the runner of its steps.
 #[derive(Debug)]
 pub struct Recorder<R> {
     writer: String,
@@ -77,19 +77,19 @@ pub struct Recorder<R> {
 }
 
 impl<R: StepRunner> Recorder<R> {
-    /// The ledger of the writer `writer`.
+    /// Returns the ledger of the writer `writer`.
     #[must_use]
     pub fn over(writer: String, digester: Digester, signer: Signer, runner: R) -> Self {
         Self { writer, digester, signer, runner }
     }
 
-    /// What checks the checkpoints of this writer.
+    /// Returns the signer of this writer's checkpoints.
     #[must_use]
     pub fn signer(&self) -> &Signer {
         &self.signer
     }
 
-    /// What runs the steps.
+    /// Returns the runner of the steps.
     #[must_use]
     pub fn runner(&self) -> &R {
         &self.runner
@@ -156,13 +156,13 @@ impl<R: StepRunner> Ledger for Recorder<R> {
         Ok(pruned)
     }
 
-    async fn make_room(&self, at: Moment) -> Result<u64, LedgerError> {
+    async fn free_space(&self, at: Moment) -> Result<u64, LedgerError> {
         let mut removed = 0;
         for _ in 0..ROOM_STEPS_MAX {
-            if self.runner.room() == Room::Enough {
+            if self.runner.disk_space() == DiskSpace::Enough {
                 break;
             }
-            let step = MakeRoom { signer: self.signer.clone(), at: at.clone() };
+            let step = FreeSpace { signer: self.signer.clone(), at: at.clone() };
             let (pruned, note) = self.runner.run(step).await?;
             self.kept(note);
             removed += pruned.removed;

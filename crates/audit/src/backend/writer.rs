@@ -1,7 +1,7 @@
-//! The writer of a store: runs the steps that have queued in one transaction, and answers when it is
-//! known whether that is durable.
+//! The writer of a store: runs the queued steps in one transaction, and answers once their
+//! durability is known.
 //!
-//! The same for every store; a [`Backend`] loads, writes and commits.
+//! It is the same for every store; a [`Backend`] loads, writes and commits.
 //!
 //! Path: 6, 9. Doc: records.md#stores
 
@@ -12,42 +12,40 @@ use async_channel::{Receiver, Sender};
 use futures_channel::oneshot;
 
 use crate::backend::chain::Head;
-use crate::backend::room::Room;
+use crate::backend::disk_space::DiskSpace;
 use crate::backend::steps::{Abandon, Step};
 use crate::backend::working::{Batch, Changes, Needs, WorkingSet};
 use crate::backend::writer_status::WriterStatus;
 use crate::ledger::{LedgerError, Moment};
 
-/// Most steps that one commit takes.
+/// Maximum number of steps per commit.
 const BATCH_MAX: usize = 256;
-/// From so many steps in a batch on it pays to wait a moment for more.
+/// Batch size from which a short wait for more steps is worthwhile.
 const CROWD: usize = 8;
-/// Steps that may wait; further ones wait for room.
+/// Maximum number of queued steps; callers of further steps wait for space.
 const QUEUE_MAX: usize = 4096;
-/// How often a batch is tried on records that others change meanwhile.
+/// Maximum attempts for a batch on records that other processes change meanwhile.
 const ATTEMPTS: usize = 3;
 
-/// Why a batch was not written.
+/// The reason why a batch was not written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Failure {
-    /// What was loaded is not what the store has any more: nothing was written, and everything has
-    /// to be loaded again.
+    /// The loaded records are outdated. Nothing was written, and everything must be loaded again.
     Outdated,
-    /// The store does not answer at the moment: nothing was written.
+    /// The store is unavailable. Nothing was written.
     Away(LedgerError),
-    /// The store does not take what it was given, or cannot read what is asked for: nothing was
-    /// written.
+    /// The store rejects the data, or cannot read the requested records. Nothing was written.
     Refused(LedgerError),
-    /// Nobody knows whether it was written.
+    /// The outcome of the commit is unknown.
     Unknown(LedgerError),
 }
 
-/// Where a writer's log ends, as the store has it.
+/// The end of a writer's log, as stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogEnd {
-    /// How many events it has.
+    /// The number of events.
     pub size: u64,
-    /// Leaf hash of the last one, in hex.
+    /// The leaf hash of the last event, in hex.
     pub last_leaf: Option<String>,
 }
 
@@ -57,12 +55,11 @@ impl LogEnd {
     }
 }
 
-/// A place that keeps records. The calls of one batch come in this order: `load`, then `write` or
-/// `release`.
+/// The storage of records. For each batch, `load` is called first, then `write` or `release`.
 pub trait Backend: Send + 'static {
-    /// Begins a transaction and loads what a batch needs into the set. Where another process has
-    /// written since, the set forgets what it knew first. `sync` says whether the batch has to
-    /// survive the loss of power where the store leaves the choice.
+    /// Begins a transaction and loads the records that a batch needs into the set. If another
+    /// process has written since, the set is cleared first. `sync` states whether the batch must
+    /// survive power loss, if the store leaves the choice.
     fn load(
         &mut self,
         needs: &Needs,
@@ -70,7 +67,7 @@ pub trait Backend: Send + 'static {
         set: &mut WorkingSet,
     ) -> impl Future<Output = Result<(), Failure>> + Send;
 
-    /// Writes what a batch has done, moves the end of the log from `from` to `to`, and commits.
+    /// Writes the changes of a batch, moves the end of the log from `from` to `to`, and commits.
     fn write(
         &mut self,
         batch: &Batch,
@@ -78,36 +75,37 @@ pub trait Backend: Send + 'static {
         to: &Head,
     ) -> impl Future<Output = Result<(), Failure>> + Send;
 
-    /// Waits a fraction of what a commit takes, at most until there is enough to commit.
+    /// Waits a fraction of the duration of a commit, at most until `enough` returns true.
     fn gather(&mut self, enough: &(dyn Fn() -> bool + Sync)) -> impl Future<Output = ()> + Send;
 
     /// Ends a transaction in which nothing was written.
     fn release(&mut self) -> impl Future<Output = Result<(), Failure>> + Send;
 
-    /// After a commit of unknown result: finds the store sound, and where the log of `writer` ends.
+    /// Checks the store after a commit with an unknown outcome. Returns the end of the log of
+    /// `writer`.
     ///
     /// # Errors
-    /// [`LedgerError::Unavailable`] where that cannot be found out yet.
+    /// [`LedgerError::Unavailable`] if that cannot be determined yet.
     fn recover(&mut self, writer: &str)
     -> impl Future<Output = Result<LogEnd, LedgerError>> + Send;
 }
 
-/// A step that somebody waits for.
+/// A step with a waiting caller.
 pub trait Job: Send {
-    /// What it looks at.
+    /// Returns the records that the step reads.
     fn needs(&self) -> Needs;
-    /// Whether its answer waits for the disk, where the store leaves the choice.
+    /// Whether its answer waits for the disk, if the store leaves the choice.
     fn sync(&self) -> bool;
-    /// What it changes; `None` where it refuses.
+    /// Returns the changes of the step; `None` if the step is rejected.
     fn decide(&mut self, set: &WorkingSet) -> Option<Changes>;
-    /// Answers whoever waits, once it is known whether the batch is durable.
+    /// Answers the caller once the durability of the batch is known.
     fn finish(self: Box<Self>, committed: Result<(), LedgerError>);
 }
 
 struct PendingStep<S: Step> {
     step: S,
     decided: Option<Result<S::Answer, LedgerError>>,
-    /// `None` once it was answered.
+    /// `None` after the answer was sent.
     reply: Option<oneshot::Sender<Result<S::Answer, LedgerError>>>,
 }
 
@@ -142,18 +140,18 @@ impl<S: Step> Job for PendingStep<S> {
     fn finish(self: Box<Self>, committed: Result<(), LedgerError>) {
         let Some(reply) = self.reply else { return };
         let answer = match (self.decided, committed) {
-            // What a step refused did not depend on the commit.
+            // The rejection of a step does not depend on the commit.
             (Some(Err(error)), _) => Err(error),
             (_, Err(error)) => Err(error),
             (Some(decided), Ok(())) => decided,
             (None, Ok(())) => Err(LedgerError::Closed),
         };
-        // Whoever asked may have gone away; the record stands all the same.
+        // The caller may have disconnected. The record is valid without it.
         let _ = reply.send(answer);
     }
 }
 
-/// Hands steps to a writer.
+/// Submits steps to a writer.
 #[derive(Clone)]
 pub struct WriterHandle {
     jobs: Sender<Box<dyn Job>>,
@@ -167,7 +165,7 @@ impl std::fmt::Debug for WriterHandle {
 }
 
 impl WriterHandle {
-    /// Where steps are handed over, and where a writer takes them.
+    /// Returns a handle that submits steps, and the queue that a writer receives them from.
     #[must_use]
     pub fn new(status: Arc<WriterStatus>) -> (Self, Receiver<Box<dyn Job>>) {
         let (jobs, queue) = async_channel::bounded(QUEUE_MAX);
@@ -177,7 +175,7 @@ impl WriterHandle {
     /// Runs a step.
     ///
     /// # Errors
-    /// What the step refuses; [`LedgerError::Unavailable`].
+    /// The error of the step; [`LedgerError::Unavailable`].
     pub async fn run<S: Step>(&self, step: S) -> Result<S::Answer, LedgerError> {
         let (reply, answer) = oneshot::channel();
         let job = Box::new(PendingStep { step, decided: None, reply: Some(reply) });
@@ -185,18 +183,18 @@ impl WriterHandle {
         answer.await.map_err(|_| LedgerError::Closed)?
     }
 
-    /// How much room the store has left.
+    /// Returns the space state of the store.
     #[must_use]
-    pub fn room(&self) -> Room {
-        self.status.room()
+    pub fn disk_space(&self) -> DiskSpace {
+        self.status.disk_space()
     }
 
-    /// No further steps are taken.
+    /// Closes the queue: further steps are rejected.
     pub fn close(&self) {
         self.jobs.close();
     }
 
-    /// Whether the store takes records.
+    /// Checks whether the store accepts records.
     ///
     /// # Errors
     /// [`LedgerError::Unavailable`].
@@ -208,11 +206,11 @@ impl WriterHandle {
     }
 }
 
-/// A commit of which nobody knows whether it has happened.
+/// A commit with an unknown outcome.
 struct UncertainCommit {
-    /// Where the log ends if it has.
+    /// The end of the log if the commit succeeded.
     after: Head,
-    /// What it has done then.
+    /// The changes if the commit succeeded.
     batch: Batch,
 }
 
@@ -222,15 +220,16 @@ pub struct Writer<B> {
     set: WorkingSet,
     status: Arc<WriterStatus>,
     doubt: Option<UncertainCommit>,
-    /// The store has to prove sound before it is written again.
+    /// Whether the store must be checked before the next write.
     unproven: bool,
-    /// Claims whose callers were told that nothing is dispatched, and which are durable after all.
+    /// Durable claims that were reported to their callers as failed; nothing was dispatched for
+    /// them.
     orphans: Vec<(String, u64, Moment)>,
     stopped: bool,
 }
 
 impl<B: Backend> Writer<B> {
-    /// A writer over a backend.
+    /// Returns a writer over a backend.
     #[must_use]
     pub fn new(backend: B, set: WorkingSet, status: Arc<WriterStatus>) -> Self {
         Self {
@@ -250,7 +249,7 @@ impl<B: Backend> Writer<B> {
         self.stopped
     }
 
-    /// Runs one step at once, for a writer that serves no queue.
+    /// Runs one step immediately, for a writer without a queue.
     #[cfg(feature = "memory")]
     pub(crate) async fn run<S: Step>(&mut self, step: S) -> Result<S::Answer, LedgerError> {
         let (reply, answer) = oneshot::channel();
@@ -259,7 +258,7 @@ impl<B: Backend> Writer<B> {
         answer.await.map_err(|_| LedgerError::Closed)?
     }
 
-    /// Serves until nobody can hand over any more, or the log has ended.
+    /// Serves the queue until it is closed or the log has ended.
     pub async fn serve(mut self, jobs: Receiver<Box<dyn Job>>) {
         let mut left: Option<Box<dyn Job>> = None;
         loop {
@@ -285,12 +284,12 @@ impl<B: Backend> Writer<B> {
             let answered = batch.len();
             self.turn(needs, batch).await;
             if answered >= CROWD && !self.stopped {
-                // Those that were answered ask again soon: one commit serves them and the rest.
+                // The answered callers soon submit again: one commit then serves them and the rest.
                 let expected = (answered + jobs.len()).min(BATCH_MAX);
                 self.backend.gather(&|| jobs.len() >= expected).await;
             }
             if self.stopped {
-                // The log has ended; whoever still waits is told so.
+                // The log has ended; the remaining callers receive an error.
                 jobs.close();
                 let late = left.into_iter().chain(std::iter::from_fn(|| jobs.try_recv().ok()));
                 late.for_each(|job| job.finish(Err(LedgerError::Closed)));
@@ -299,8 +298,8 @@ impl<B: Backend> Writer<B> {
         }
     }
 
-    /// Commits a batch and answers. What a store refuses to write is tried one by one, so that one
-    /// step takes no other along.
+    /// Commits a batch and answers. If the store rejects the batch, its steps are committed one by
+    /// one, so that one step does not fail the others.
     async fn turn(&mut self, needs: Needs, mut batch: Vec<Box<dyn Job>>) {
         let committed = self.commit(needs, &mut batch).await;
         if !matches!(committed, Err(Failure::Refused(_))) || batch.len() == 1 {
@@ -334,7 +333,7 @@ impl<B: Backend> Writer<B> {
         if self.unproven
             && let Some(late) = self.recover().await.map_err(Failure::Away)?
         {
-            // Whoever waited for that commit was told that it failed.
+            // The callers of that commit received an error.
             self.orphans.extend(late.begun);
         }
         for _ in 0..ATTEMPTS {
@@ -343,7 +342,7 @@ impl<B: Backend> Writer<B> {
                 return committed;
             }
         }
-        // Where it is this writer's own log that is not what it was, recovery tells.
+        // If the cause is this writer's own log, recovery reports it.
         self.unproven = true;
         Err(Failure::Outdated)
     }
@@ -362,13 +361,13 @@ impl<B: Backend> Writer<B> {
             }
             Err(Failure::Unknown(error)) => {
                 tracing::error!(%error, "a commit failed; the store has to prove sound");
-                // Red at once: finding out what has happened may take a while.
+                // Report the error immediately, because recovery can be slow.
                 self.status.set_health(Some(&error));
                 self.unproven = true;
                 let after = std::mem::replace(&mut self.set.head, from);
                 self.set.forget();
                 self.doubt = Some(UncertainCommit { after, batch });
-                // It may be known at once that it has happened all the same.
+                // Recovery may determine immediately that the commit succeeded.
                 match self.recover().await {
                     Ok(Some(done)) => {
                         self.stopped = done.upkeep.stopped;
@@ -416,7 +415,7 @@ impl<B: Backend> Writer<B> {
         }
         for job in jobs {
             if batch.upkeep.stopped {
-                // What came after the end of the log is told that it was not done.
+                // Steps after the end of the log are rejected.
                 break;
             }
             if let Some(changes) = job.decide(&self.set) {
@@ -424,13 +423,13 @@ impl<B: Backend> Writer<B> {
             }
         }
         if batch.is_empty() {
-            // A look-up that writes nothing, such as a duplicate's, costs no trip to the disk.
+            // A lookup that writes nothing, such as that of a duplicate, needs no disk access.
             return self.backend.release().await;
         }
         self.backend.write(batch, from, self.set.head()).await
     }
 
-    /// Finds out what has become of a commit in doubt: what it has done, where it has happened.
+    /// Determines the outcome of an uncertain commit; returns its changes if it succeeded.
     async fn recover(&mut self) -> Result<Option<Batch>, LedgerError> {
         let end = self.backend.recover(self.set.writer()).await?;
         let done = match self.doubt.take() {
@@ -438,8 +437,8 @@ impl<B: Backend> Writer<B> {
                 self.set.head = doubt.after;
                 Some(doubt.batch)
             }
-            // Whether a batch without events has happened, the end of the log does not tell. It
-            // dispatches nothing, and its steps may be done again.
+            // The end of the log does not show whether a batch without events was committed. Such a
+            // batch dispatches nothing, and its steps can be repeated.
             Some(doubt) if end.is(self.set.head()) => {
                 self.status.ended(doubt.batch.begun.iter().map(|(id, _, _)| id));
                 None

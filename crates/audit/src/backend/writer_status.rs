@@ -1,5 +1,5 @@
-//! Who waits for whom within this process: duplicates wait for the call that runs; and whether the store
-//! takes records.
+//! The state that a writer shares within its process: duplicates waiting for a running call, and
+//! the health and space of the store.
 //!
 //! Path: 6, 9. Doc: records.md#the-ledger
 
@@ -9,17 +9,17 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use async_channel::{Receiver, Sender};
 
-use crate::backend::room::Room;
+use crate::backend::disk_space::DiskSpace;
 use crate::ledger::LedgerError;
 
 type Watched = (Sender<Infallible>, Receiver<Infallible>);
 
-/// What a writer and those who wait share.
+/// The state shared between a writer and waiting callers.
 #[derive(Debug, Default)]
 pub struct WriterStatus {
     health: Mutex<Option<LedgerError>>,
     running: Mutex<HashMap<String, Watched>>,
-    room: Mutex<Room>,
+    disk_space: Mutex<DiskSpace>,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -31,28 +31,28 @@ impl WriterStatus {
         *locked(&self.health) = error.cloned();
     }
 
-    /// Whether the last commit went well, and there is room for more.
+    /// Checks whether the last commit succeeded and the store has space.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason why the store does not accept records.
     pub fn health(&self) -> Result<(), LedgerError> {
         match locked(&self.health).clone() {
-            None => self.room().check(),
+            None => self.disk_space().check(),
             Some(error) => Err(error),
         }
     }
 
-    /// How much room the store has left, as far as was looked.
+    /// Returns the last known space state of the store.
     #[must_use]
-    pub fn room(&self) -> Room {
-        *locked(&self.room)
+    pub fn disk_space(&self) -> DiskSpace {
+        *locked(&self.disk_space)
     }
 
-    pub(crate) fn set_room(&self, room: Room) {
-        *locked(&self.room) = room;
+    pub(crate) fn set_disk_space(&self, disk_space: DiskSpace) {
+        *locked(&self.disk_space) = disk_space;
     }
 
-    /// Closes when a claim of this process that runs has ended.
+    /// Returns a channel that closes when a running claim of this process has ended.
     pub(crate) fn of(&self, receipt_id: &str) -> Receiver<Infallible> {
         let mut running = locked(&self.running);
         let watched =
@@ -60,7 +60,7 @@ impl WriterStatus {
         watched.1.clone()
     }
 
-    /// These claims run no more, or have never run.
+    /// Marks claims as ended or never started.
     pub(crate) fn ended<'i>(&self, ids: impl Iterator<Item = &'i String>) {
         let mut running = locked(&self.running);
         if running.is_empty() {

@@ -1,4 +1,4 @@
-//! The records of a ledger in memory, as a backend loads and writes them.
+//! The records of a ledger in memory, and the backend that loads and writes them.
 //!
 //! Path: 6, 9. Doc: records.md#stores
 
@@ -44,23 +44,23 @@ pub(super) struct MemoryState {
     keys: HashMap<String, String>,
     rates: HashMap<RateName, i64>,
     pub(super) approvals: BTreeMap<String, Approval>,
-    /// The canonical form of each event. It is read where somebody asks for it.
+    /// The canonical form of each event, parsed only on request.
     events: Vec<Box<str>>,
     /// The JSON of each agent log, and the place of its event.
     pub(super) logs: Vec<(Box<str>, u64)>,
-    /// Asynchronous calls, each with its place in the order in which they came.
+    /// Asynchronous calls, each with its place in order of arrival.
     pub(super) calls: BTreeMap<CallName, (usize, QueuedCall)>,
     /// The place of the next asynchronous call.
     next_place: usize,
 }
 
-/// An agent log from its JSON, which was written from one.
+/// Parses an agent log from the JSON that was written from it.
 fn read(text: &str) -> Option<AgentLog> {
     serde_json::from_str(text).ok()
 }
 
 impl MemoryState {
-    /// A book without records.
+    /// Returns a state without records.
     pub(super) fn new(head: Head) -> Self {
         Self {
             head,
@@ -76,18 +76,18 @@ impl MemoryState {
         }
     }
 
-    /// The events and their canonical forms, oldest first.
+    /// Returns the events and their canonical forms, oldest first.
     pub(super) fn read_events(&self) -> impl DoubleEndedIterator<Item = (AuditEvent, &str)> {
-        // Each was written from an event, so each can be read.
+        // Each was written from an event, so each can be parsed.
         self.events.iter().filter_map(|bytes| Some((serde_json::from_str(bytes).ok()?, &**bytes)))
     }
 
-    /// The agent logs, oldest first.
+    /// Returns the agent logs, oldest first.
     pub(super) fn read_logs(&self) -> impl Iterator<Item = AgentLog> {
         self.logs.iter().filter_map(|(text, _)| read(text))
     }
 
-    /// The text of an event by its place.
+    /// Returns the text of the event at a place.
     pub(super) fn event(&self, at: Option<&AuditPlace>) -> Option<String> {
         let seq = usize::try_from(at?.seq).ok()?;
         self.events.get(seq).map(ToString::to_string)
@@ -161,8 +161,8 @@ impl MemoryState {
 
     fn survey(&self, survey: StoreQuery, set: &mut WorkingSet) {
         match survey {
-            // There is one writer, and it is this one. What does not outlive the process is not
-            // worth a shorter log.
+            // There is only this writer. Shortening a log that ends with the process has no
+            // benefit.
             StoreQuery::Lost
             | StoreQuery::UnnamedHeads
             | StoreQuery::Beginning { .. }

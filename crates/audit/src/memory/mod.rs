@@ -1,7 +1,7 @@
-//! A ledger that keeps everything in memory.
+//! A ledger that stores all records in memory.
 //!
-//! For tests, and for programs that need no durable records. It forgets nothing and is bounded
-//! only by memory.
+//! For tests, and for programs that need no durable records. It removes records only by pruning,
+//! and memory is its only limit.
 
 mod book;
 mod reads;
@@ -24,7 +24,7 @@ use crate::note::Signer;
 /// A ledger in memory.
 pub type MemoryLedger = Recorder<Memory>;
 
-/// Runs steps over records in memory, on the thread of whoever asks.
+/// Runs steps over records in memory, on the caller's thread.
 pub struct Memory {
     writer: Mutex<Writer<MemoryBackend>>,
     book: Arc<Mutex<MemoryState>>,
@@ -37,11 +37,11 @@ impl std::fmt::Debug for Memory {
 }
 
 impl Recorder<Memory> {
-    /// An empty ledger of the writer `writer`, whose log begins at `at`.
+    /// Returns an empty ledger of the writer `writer`, with a log that starts at `at`.
     #[must_use]
     pub fn new(writer: &str, key: &[u8; KEY_BYTES], at: &Moment) -> Self {
         let digester = Digester::new(key);
-        // Nothing outlives the process, so that a key of its own is as good as any.
+        // The records end with the process, so a derived key is sufficient.
         let seed = digester.of_parts(&["signing key"]);
         let signer = Signer::new(&crate::digest::unhex(&seed).unwrap_or_default());
         let head = Head::new(writer.to_owned());
@@ -51,14 +51,14 @@ impl Recorder<Memory> {
         let writer_of = Writer::new(MemoryBackend(Arc::clone(&book)), set, status);
         let memory = Memory { writer: Mutex::new(writer_of), book };
         let started = steps::started(&signer, digester.key_id(), 0, None, at);
-        // Events that are no calls are always taken.
+        // Events that do not belong to a call are always accepted.
         let _ = memory.step(steps::Note(vec![started]));
         Self::over(writer.to_owned(), digester, signer, memory)
     }
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // No step panics while it holds the lock; were one to, its records are still whole.
+    // No step panics while it holds the lock; after a panic, the records would still be consistent.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -70,7 +70,7 @@ impl Memory {
     fn step<S: Step>(&self, step: S) -> Result<S::Answer, LedgerError> {
         let mut writer = locked(&self.writer);
         let step = pin!(writer.run(step));
-        // A backend in memory waits for nothing, so that the first poll ends the step.
+        // A backend in memory never waits, so the first poll completes the step.
         match step.poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(answer) => answer,
             Poll::Pending => Err(LedgerError::Defect("a step in memory waits".to_owned())),

@@ -21,7 +21,7 @@ fn raw(record: &impl serde::Serialize) -> RawRecord {
     RawRecord { bytes: crate::digest::record_text(record), ..RawRecord::default() }
 }
 
-/// The newest `limit` of `items`, which are oldest first.
+/// Returns the newest `limit` of `items`, which are oldest first.
 fn newest<T>(mut items: Vec<T>, limit: usize) -> Vec<T> {
     let surplus = items.len().saturating_sub(limit);
     items.drain(..surplus);

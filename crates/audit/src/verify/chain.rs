@@ -1,5 +1,5 @@
-//! Each log replayed: every event follows from the one before, and the roots are those that were
-//! named.
+//! Replays each log: checks that every event follows from its predecessor and that the roots match
+//! the named roots.
 //!
 //! Doc: records.md#verification
 
@@ -16,22 +16,22 @@ use crate::reads::{MILESTONES, WriterHead};
 struct Log {
     frontier: Frontier,
     last: Option<Hash>,
-    /// The event before could not be read: what follows from it cannot be told.
+    /// Whether the previous event could not be read, so that the link to it cannot be checked.
     blind: bool,
-    /// Up to where the last checkpoint fitted.
+    /// The number of events up to the last matching checkpoint.
     sound: u64,
-    /// What is gone of it: ranges in order, each with the place after its last one.
+    /// The pruned ranges in order, each with the place after its last event.
     gone: Vec<(u64, u64)>,
 }
 
-/// The logs as far as they were replayed.
+/// The logs as replayed so far.
 #[derive(Debug)]
 pub(super) struct Chains<'e> {
     expected: &'e Expectations,
     wanted: BTreeMap<(String, u64), Vec<Wanted>>,
     logs: BTreeMap<String, Log>,
-    /// Events about logs that were learnt and not seen in their place yet: how many, and the sum of
-    /// their places.
+    /// Milestones that the survey found and the replay has not reached yet: their number, and the
+    /// sum of their places.
     unseen: BTreeMap<String, (i64, i128)>,
     events: u64,
     problems: Problems,
@@ -59,7 +59,7 @@ impl<'e> Chains<'e> {
         }
     }
 
-    /// The next event of its writer; whether it is of a place that a log can have.
+    /// Replays the next event of its writer; returns whether its place is valid.
     pub(super) fn event(&mut self, read: &Read) -> bool {
         self.events += 1;
         let (writer, seq) = (read.writer.as_str(), read.seq);
@@ -83,7 +83,7 @@ impl<'e> Chains<'e> {
             let message = format!("expected event {next}, found event {seq}");
             self.problems.add("missing", writer, next.min(seq), message);
             if seq > next {
-                // Go on from where the log goes on.
+                // Continue at the place of this event.
                 let peaks = vec![Hash([0; 32]); seq.count_ones() as usize];
                 log.frontier = Frontier::restore(seq, peaks).unwrap_or_default();
             }
@@ -100,7 +100,7 @@ impl<'e> Chains<'e> {
         true
     }
 
-    /// The next events of a log, which are gone.
+    /// Replays the next pruned range of a log.
     pub(super) fn gone(&mut self, writer: &str, part: &PrunedRange) {
         let mut log = self.logs.remove(writer).unwrap_or_default();
         let (next, end) = (log.frontier.size(), part.seq.saturating_add(part.size));
@@ -119,7 +119,7 @@ impl<'e> Chains<'e> {
         self.logs.insert(writer.to_owned(), log);
     }
 
-    /// What is gone must be what events say is gone.
+    /// Reports pruned ranges that no event states.
     fn vouched(&mut self) {
         for (writer, log) in self.logs.iter().filter(|(_, log)| !log.gone.is_empty()) {
             let fields = self.expected.left.get(writer).map(Vec::as_slice).unwrap_or_default();
@@ -178,7 +178,7 @@ impl<'e> Chains<'e> {
         }
     }
 
-    /// Compares the log as it stands with the roots that were named at this size.
+    /// Compares the current root of the log with the roots that were named at this size.
     fn compare(&mut self, writer: &str, log: &mut Log) {
         let size = log.frontier.size();
         let Some(wanted) = self.wanted.remove(&(writer.to_owned(), size)) else { return };
@@ -190,7 +190,7 @@ impl<'e> Chains<'e> {
         for wanted in wanted {
             if wanted.root.is_some_and(|wanted| wanted != root) {
                 sound = false;
-                // Where the place is known already, the checkpoint says nothing more.
+                // If the place was already reported, the checkpoint adds no information.
                 if self.problems.name(writer, log.sound) {
                     continue;
                 }
@@ -208,8 +208,8 @@ impl<'e> Chains<'e> {
         }
     }
 
-    /// The ends of the logs: as the store kept them beside the events before those were read, as it
-    /// keeps them now, and what comes after them.
+    /// Checks the ends of the logs. `heads` were read before the events, and `now` after them.
+    /// `beyond` contains the last events after the ends in `heads`.
     pub(super) fn finish(
         mut self,
         heads: &[WriterHead],
@@ -267,12 +267,12 @@ impl<'e> Chains<'e> {
         self.row(head);
     }
 
-    /// What the row of the writer says beside the head of its log.
+    /// Checks the columns of the writer's row other than the head of its log.
     fn row(&mut self, head: &WriterHead) {
         let (writer, expected) = (&head.writer, self.expected);
         let Some(row) = &head.row else { return };
         let started = expected.starts.get(writer);
-        // The first version kept neither.
+        // The first version stored neither.
         let is_legacy = row.checkpoint.is_none() && head.root.is_none();
         let checks = [
             ("began", started.is_none_or(|started| row.started == *started)),
@@ -287,7 +287,7 @@ impl<'e> Chains<'e> {
         }
     }
 
-    /// What later events have to say of earlier ones; how many events there were.
+    /// Checks earlier events against later ones; returns the number of events and the problems.
     pub(super) fn look_back(mut self) -> (u64, Problems) {
         self.vouched();
         for before in &self.expected.befores {
@@ -310,7 +310,7 @@ impl<'e> Chains<'e> {
                 self.problems.add("changed", &writer, None, message);
             }
         }
-        // Roots at sizes that were reached exactly, or not at all.
+        // Roots at sizes that were reached exactly or never reached.
         let mut told = BTreeSet::new();
         for ((writer, size), wanted) in std::mem::take(&mut self.wanted) {
             let mut log = self.logs.get(&writer).cloned().unwrap_or_default();

@@ -1,5 +1,5 @@
-//! What verification reads of events and records, and the digests that it computes of them: of a
-//! page on all cores.
+//! The fields of events and records that verification reads, and their digests, which are computed
+//! on all cores for each page.
 //!
 //! Doc: records.md#verification
 
@@ -16,7 +16,7 @@ use crate::digest::sha256_hex;
 use crate::ledger::LedgerError;
 use crate::reads::{MILESTONES, RawEntry, RawRecord};
 
-/// The members of an event that verification looks at.
+/// The members of an event that verification reads.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct EventFields {
@@ -42,13 +42,13 @@ pub(super) struct EventFields {
 }
 
 impl EventFields {
-    /// A text among the facts.
+    /// Returns a text among the facts.
     pub(super) fn fact(&self, name: &str) -> Option<&str> {
         self.facts.as_ref()?.get(name)?.as_str()
     }
 }
 
-/// Those of a receipt.
+/// The members of a receipt that verification reads.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct ReceiptFields {
@@ -75,20 +75,20 @@ impl ReceiptFields {
     }
 }
 
-/// Those of an agent log.
+/// The members of an agent log that verification reads.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct LogFields {
     pub(super) timestamp: String,
 }
 
-/// A record with what is computed from it.
+/// A record with its digest and parsed fields.
 #[derive(Debug)]
 pub(super) struct Record<T> {
     pub(super) raw: RawRecord,
-    /// SHA-256 of it as it is stored, in hex.
+    /// SHA-256 of the stored form, in hex.
     pub(super) digest: String,
-    /// `None` where it cannot be read.
+    /// `None` if it cannot be read.
     pub(super) fields: Option<T>,
 }
 
@@ -100,27 +100,27 @@ impl<T: DeserializeOwned> Record<T> {
 }
 
 impl<T> Record<T> {
-    /// Whether an event that names this digest accounts for it as it is. Earlier versions digested
-    /// the canonical form.
+    /// Whether an event that names this digest accounts for the stored record. Earlier versions
+    /// digested the canonical form.
     pub(super) fn is_named_by(&self, digest: &str) -> bool {
         self.digest == digest || self.canonical_digest() == digest
     }
 
-    /// SHA-256 of its canonical form, in hex.
+    /// Returns the SHA-256 of its canonical form, in hex.
     pub(super) fn canonical_digest(&self) -> String {
         let value: Value = serde_json::from_str(&self.raw.bytes).unwrap_or_default();
         sha256_hex(canonical(&value).as_bytes())
     }
 }
 
-/// An event in its place, with what is computed from it and from its records alone.
+/// An event in its place, with the data computed from it and its records alone.
 #[derive(Debug)]
 pub(super) struct Read {
     pub(super) writer: String,
     pub(super) seq: u64,
     pub(super) columns: Vec<Option<String>>,
     pub(super) leaf: Hash,
-    /// `None` where it cannot be read.
+    /// `None` if it cannot be read.
     pub(super) fields: Option<EventFields>,
     pub(super) receipt: Option<Record<ReceiptFields>>,
     pub(super) log: Option<Record<LogFields>>,
@@ -140,9 +140,9 @@ impl Read {
     }
 }
 
-/// Reads a page on all cores; in its order.
+/// Parses a page on all cores; the result keeps the order of the page.
 pub(super) async fn read(mut page: Vec<RawEntry>) -> Result<Vec<Read>, LedgerError> {
-    /// Below so many events threads gain nothing.
+    /// Below this number of events, threads bring no speedup.
     const ALONE: usize = 64;
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     if cores == 1 || page.len() < ALONE {
@@ -170,7 +170,7 @@ pub(super) async fn read(mut page: Vec<RawEntry>) -> Result<Vec<Read>, LedgerErr
     Ok(all)
 }
 
-/// Whether what a row says is what its record says.
+/// Whether the columns of a row match its record.
 pub(super) fn fits(columns: &[Option<String>], own: &[Option<&str>]) -> bool {
     columns.is_empty()
         || (columns.len() == own.len()
@@ -181,12 +181,12 @@ pub(super) fn fits(columns: &[Option<String>], own: &[Option<&str>]) -> bool {
             }))
 }
 
-/// Whether a row has this name; where a store cannot keep NUL, U+FFFD stands there.
+/// Whether a row contains this name; a store that cannot store NUL replaces it with U+FFFD.
 pub(super) fn is_name(own: &str, column: &str) -> bool {
     own == column || (own.contains('\0') && column == own.replace('\0', "\u{fffd}"))
 }
 
-/// What the row of an event says beside it.
+/// Returns the columns of an event's row in addition to the event.
 pub(super) fn event_columns(fields: &EventFields) -> [Option<&str>; 9] {
     let flag = |is: bool| Some(if is { "1" } else { "0" });
     [

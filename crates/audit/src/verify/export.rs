@@ -1,4 +1,4 @@
-//! Verification of an export in JSON Lines, and its last line.
+//! Verifies an export in JSON Lines, and defines its last line.
 //!
 //! Doc: records.md#exports
 
@@ -15,14 +15,14 @@ use crate::backend::merkle::Hash;
 use crate::backend::pruning::PrunedRange;
 use crate::reads::{PrunedLog, RawEntry, WriterHead};
 
-/// The last line of an export: where each log ends.
+/// The last line of an export: the end of each log.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Ends {
-    /// The ends.
+    /// The ends of the logs.
     pub(crate) heads: Vec<ExportedHead>,
 }
 
-/// Where a log ends, and where what there is of it begins.
+/// The end of a log, and its pruned beginning.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct ExportedHead {
@@ -64,7 +64,7 @@ impl From<ExportedHead> for WriterHead {
 /// The last line of an export of a part of the log.
 pub(crate) const PART: &str = r#"{"part":true}"#;
 
-/// A line for what is left of events that are gone.
+/// A line for the remaining hash of pruned events.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct GoneLine {
@@ -80,14 +80,14 @@ struct GonePart {
     root: String,
 }
 
-/// The line for a part of a log that is gone.
+/// Returns the line for a pruned range of a log.
 pub(crate) fn gone_line(writer: &str, part: &PrunedRange) -> String {
     let (writer, root) = (writer.to_owned(), part.root.to_string());
     let gone = GonePart { writer, seq: part.seq, size: part.size, root };
     serde_json::to_string(&GoneLine { gone }).unwrap_or_default()
 }
 
-/// Reads such a line; it is written in one way only.
+/// Parses such a line; only the canonical form is accepted.
 fn gone_of(text: &str) -> Option<(String, PrunedRange)> {
     let line: GoneLine = serde_json::from_str(text).ok()?;
     let GonePart { writer, seq, size, root } = line.gone;
@@ -95,10 +95,10 @@ fn gone_of(text: &str) -> Option<(String, PrunedRange)> {
     (gone_line(&writer, &part) == text).then_some((writer, part))
 }
 
-/// Longest line of an export that is read, in bytes.
+/// Maximum length of a line of an export, in bytes.
 const LINE_BYTES_MAX: u64 = 256 << 20;
 
-/// The next line without its newline, and whether it had one.
+/// Reads the next line without its newline; returns whether it had one.
 fn line(reader: &mut impl BufRead, text: &mut Vec<u8>) -> std::io::Result<Option<bool>> {
     text.clear();
     if reader.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', text)? == 0 {
@@ -108,7 +108,7 @@ fn line(reader: &mut impl BufRead, text: &mut Vec<u8>) -> std::io::Result<Option
     Ok(Some(whole))
 }
 
-/// The last line, and the ends of the logs where it names them.
+/// Returns the last line, and the ends of the logs if it names them.
 fn last_line(mut reader: impl BufRead) -> std::io::Result<(Vec<u8>, Option<Vec<WriterHead>>)> {
     let (mut text, mut last, mut ended) = (Vec::new(), Vec::new(), false);
     while let Some(whole) = line(&mut reader, &mut text)? {
@@ -116,18 +116,18 @@ fn last_line(mut reader: impl BufRead) -> std::io::Result<(Vec<u8>, Option<Vec<W
         ended = whole;
     }
     let ends: Option<Ends> = serde_json::from_slice(&last).ok();
-    // The trailer is written in one way only, so that no change of it is a matter of taste.
+    // The trailer has only one valid form, so that every change of it is detected.
     let ends = ends
         .filter(|ends| ended && serde_json::to_vec(ends).is_ok_and(|canonical| canonical == last));
     let heads = ends.map(|ends| ends.heads.into_iter().map(WriterHead::from).collect());
     Ok((last, heads))
 }
 
-/// Verifies an export in JSON Lines. `open` opens it; it is read three times: for the ends of the
-/// logs, for the events about logs themselves, and whole.
+/// Verifies an export in JSON Lines. `open` opens it. It is read three times: for the ends of the
+/// logs, for the milestones, and completely.
 ///
 /// # Errors
-/// Where the file cannot be read, or is no whole export.
+/// If the file cannot be read, or is not a complete export.
 pub fn export<R: BufRead>(
     open: impl Fn() -> std::io::Result<R>,
     known: TrustAnchors,
@@ -159,7 +159,7 @@ pub fn export<R: BufRead>(
     let mut readable = false;
     while line(&mut reader, &mut text)?.is_some() {
         if rest && text == last {
-            // After the trailer nothing may follow; another trailer is something.
+            // Nothing must follow the trailer, not even another trailer.
             rest = false;
             continue;
         }

@@ -1,9 +1,8 @@
-//! Verification: re-computes every digest and names the first place where something is wrong.
+//! Verifies logs and records: recomputes every digest and reports the first place of an error.
 //!
-//! Works in a stream, offline, over a store or an export, in steps that follow from each other: a
-//! survey of what logs say of themselves (beginnings, checkpoints, pruning) gives what must be found;
-//! every log is replayed once, with the records that its events name; each part gives what does not
-//! fit.
+//! It works as a stream, offline, over a store or an export, in steps. A survey of the milestones
+//! of the logs (starts, checkpoints, pruning) determines the expectations. Every log is replayed
+//! once, together with the records that its events name. Each part reports its mismatches.
 //!
 //! Doc: records.md#verification
 
@@ -26,15 +25,14 @@ use std::collections::BTreeMap;
 use crate::digest::Digester;
 use crate::note;
 
-/// What the verifier brings along.
+/// The trusted input of the verifier.
 #[derive(Debug, Clone, Default)]
 pub struct TrustAnchors {
-    /// Keys by which checkpoints must be signed; where there are none, the keys that the logs
-    /// themselves name are taken.
+    /// Keys that must sign the checkpoints; if empty, the keys that the logs name are trusted.
     pub keys: Vec<note::PublicKey>,
-    /// Signed checkpoints that were kept outside.
+    /// Signed checkpoints that were stored outside.
     pub notes: Vec<String>,
-    /// The store's digest key, by which asynchronous calls are compared with their events.
+    /// The store's digest key, with which asynchronous calls are compared with their events.
     pub digester: Option<Digester>,
     /// First-use pins, by id: the source digests that events must have approved.
     pub pins: BTreeMap<String, String>,

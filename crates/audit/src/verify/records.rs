@@ -1,5 +1,5 @@
-//! Receipts, agent logs, keys, approvals and asynchronous calls: each is what the events that account
-//! for it say.
+//! Verifies that receipts, agent logs, keys, approvals and asynchronous calls match the events that
+//! account for them.
 //!
 //! Doc: records.md#verification
 
@@ -20,18 +20,18 @@ use crate::digest::Digester;
 use crate::queue::{QueueState, RawCall};
 use crate::reads::{Accounted, RawApproval, Unaccounted};
 
-/// The events that were seen to account for a receipt.
+/// The accounting events of a receipt that were read so far.
 #[derive(Debug, Default)]
 pub(super) struct AccountingEvents {
     seen: u32,
-    /// Whether the one that the receipt names is among them.
+    /// Whether the event that the receipt names is among them.
     last: bool,
     pub(super) writer: String,
     pub(super) seq: u64,
     time: String,
 }
 
-/// A receipt that is not there: its call, and the event after which it held keys.
+/// A missing receipt: its call, and the event after which it held keys.
 #[derive(Debug)]
 pub(super) struct Absent {
     pub(super) call: String,
@@ -39,7 +39,8 @@ pub(super) struct Absent {
     seq: u64,
 }
 
-/// How often somebody has spoken on a receipt by its fence: each dispatch counts, and each word.
+/// The number of operator resolutions of a receipt according to its fence, which each dispatch and
+/// each resolution increments.
 #[derive(Debug)]
 struct Fence {
     words: Option<u64>,
@@ -47,13 +48,13 @@ struct Fence {
     seq: u64,
 }
 
-/// A receipt that has changed since an event about it: another event has to account for it.
+/// A receipt that has changed since an event about it: another event must account for it.
 #[derive(Debug)]
 pub(super) struct UnresolvedReceipt {
     receipt_id: String,
-    /// As it is stored, and of its canonical form.
+    /// The digests of the stored form and of the canonical form.
     digests: [String; 2],
-    /// Where that event is; `None` where the receipt runs again.
+    /// The place of that event; `None` if the receipt runs again.
     pub(super) place: Option<AuditPlace>,
     attempt: u64,
     writer: String,
@@ -73,26 +74,26 @@ impl UnresolvedReceipt {
     }
 }
 
-/// The records as far as their events came by.
+/// The records as far as their events were read.
 #[derive(Debug)]
 pub(super) struct Records<'e> {
     expected: &'e Expectations,
     digester: Option<Digester>,
-    /// Receipts of earlier versions that have ended, and of which only the dispatch was seen yet.
+    /// Ended receipts of earlier versions for which only the dispatch event was read so far.
     open: BTreeMap<String, UnresolvedReceipt>,
     unresolved: Vec<UnresolvedReceipt>,
     dispatched: BTreeMap<String, u64>,
-    /// Receipts of which not all events were seen yet.
+    /// Receipts for which not all events were read yet.
     accounted: BTreeMap<String, AccountingEvents>,
-    /// Approvals that were asked for, and where.
+    /// Requested approvals, and the places of the requests.
     asked: BTreeMap<String, (String, u64)>,
-    /// Receipts that are not there although they held keys after an event.
+    /// Missing receipts that held keys after an event.
     absent: BTreeMap<String, Absent>,
-    /// How often people have spoken on receipts, and how often by their fences.
+    /// The number of operator resolutions of receipts, by events and by their fences.
     resolved: BTreeMap<String, u64>,
     fences: BTreeMap<String, Fence>,
     queue: Queue,
-    /// First-use pins, and what was approved last of each: when, and its digest.
+    /// First-use pins, and the last approval of each: its time and digest.
     pins: BTreeMap<String, String>,
     approved: BTreeMap<String, (String, Option<String>)>,
     counted: Accounted,
@@ -124,7 +125,7 @@ impl<'e> Records<'e> {
         }
     }
 
-    /// The next event, with the records that it names.
+    /// Checks the next event with the records that it names.
     pub(super) fn event(&mut self, read: &Read) {
         let Some(fields) = &read.fields else { return };
         self.legacy(read, fields);
@@ -141,7 +142,7 @@ impl<'e> Records<'e> {
         if fields.event == AuditEventKind::ToolApproved
             && let Some(id) = fields.fact("tool").filter(|id| self.pins.contains_key(*id))
         {
-            // Each log is in its own order, and the logs are in none.
+            // Each log is ordered, but there is no order between logs.
             let known = self.approved.entry(id.to_owned()).or_default();
             if known.0 <= fields.time {
                 *known = (fields.time.clone(), fields.fact("sourceDigest").map(str::to_owned));
@@ -155,7 +156,7 @@ impl<'e> Records<'e> {
         self.log(read, fields);
     }
 
-    /// What earlier versions left to later events.
+    /// Records receipts of earlier versions, which later events must account for.
     fn legacy(&mut self, read: &Read, fields: &EventFields) {
         let record =
             read.receipt.as_ref().and_then(|record| Some((record, record.fields.as_ref()?)));
@@ -169,15 +170,16 @@ impl<'e> Records<'e> {
         if receipt.attempt > 1 {
             *self.dispatched.entry(receipt.receipt_id.clone()).or_default() += 1;
         }
-        // One that has ended has an event that accounts for how; it comes by, or it is forged.
+        // An ended receipt must have an event that accounts for its end; without it, the receipt is
+        // forged.
         if !receipt.runs() && receipt.pruned_at.is_none() {
             self.open
                 .insert(receipt.receipt_id.clone(), UnresolvedReceipt::of(read, record, receipt));
         }
     }
 
-    /// An event that was written after the heads were read: it only tells what a receipt was
-    /// dispatched for.
+    /// Reads an event that was written after the heads were read; only its dispatch of a receipt is
+    /// counted.
     pub(super) fn later(&mut self, read: &Read) {
         if let Some(fields) = &read.fields
             && fields.event == AuditEventKind::ToolDispatched
@@ -219,7 +221,7 @@ impl<'e> Records<'e> {
         let pruned = is_before(&fields.time, self.expected.receipts_before.as_ref());
         let Some(record) = &read.receipt else {
             if fields.event == AuditEventKind::ToolDispatched {
-                // It runs no more; what came of it names it again.
+                // The claim has ended, and its terminal event names the receipt again.
                 self.account(read, fields, &id);
             } else {
                 self.accounted.remove(&id);
@@ -253,7 +255,7 @@ impl<'e> Records<'e> {
             self.fence(read, record, receipt);
         }
         if let Some(expected) = receipt.audit_count {
-            // Events that were pruned account for it no less.
+            // Events from before the pruning time count, too.
             let accounted = self.account(read, fields, &id);
             accounted.last |= last;
             if accounted.last && accounted.seen == expected {
@@ -267,7 +269,7 @@ impl<'e> Records<'e> {
             return;
         }
         if receipt.pruned_at.is_some() && last {
-            // A tombstone says no more than the event does.
+            // A tombstone contains nothing that the event does not state.
             let same = receipt.status == fields.status
                 && receipt.effect == fields.effect
                 && receipt.error_code == fields.error_code
@@ -283,8 +285,8 @@ impl<'e> Records<'e> {
         }
     }
 
-    /// The fence of a receipt. What people have said of it may be in a log that is read later; where
-    /// it was dispatched and settled and no more, nobody has.
+    /// Records the fence of a receipt for a later check, because its resolutions may be in a log
+    /// that is read later. A receipt that was only dispatched and settled has none.
     fn fence(&mut self, read: &Read, record: &Record<ReceiptFields>, receipt: &ReceiptFields) {
         let Some(fence) = record.raw.columns.get(5).and_then(Option::as_ref) else { return };
         if *fence == receipt.attempt.to_string() && matches!(receipt.audit_count, Some(1 | 2)) {
@@ -295,10 +297,11 @@ impl<'e> Records<'e> {
         self.fences.insert(receipt.receipt_id.clone(), fence);
     }
 
-    /// What holds keys is not pruned without a tombstone.
+    /// Records a missing receipt that held keys; such a receipt is never pruned without a
+    /// tombstone.
     fn absent(&mut self, read: &Read, fields: &EventFields, id: &str) {
         if !fields.holds_keys {
-            // Which of two logs came first, their events tell in the end.
+            // The order of two logs is determined from their events at the end.
             if self.absent.get(id).is_some_and(|absent| absent.writer == read.writer) {
                 self.absent.remove(id);
             }
@@ -309,12 +312,12 @@ impl<'e> Records<'e> {
         self.absent.insert(id.to_owned(), absent);
     }
 
-    /// Receipts that may be missing although they hold keys; their events may be in several logs.
+    /// Takes the missing receipts that may hold keys; their events may be in several logs.
     pub(super) fn take_absent(&mut self) -> BTreeMap<String, Absent> {
         std::mem::take(&mut self.absent)
     }
 
-    /// Such a receipt held keys to the end.
+    /// Reports a missing receipt that held keys to the end.
     pub(super) fn missing(&mut self, id: &str, absent: &Absent) {
         let message = format!("receipt {id}, which holds keys, is missing");
         self.problems.add("receipt-missing", &absent.writer, absent.seq, message);
@@ -328,7 +331,7 @@ impl<'e> Records<'e> {
         accounted
     }
 
-    /// Whether a receipt holds the keys that it should, by what came of its claim.
+    /// Checks that a receipt holds the keys that the outcome of its claim requires.
     fn keys_of(&mut self, read: &Read, record: &Record<ReceiptFields>) {
         let Some(fields) = &record.fields else { return };
         if fields.idempotency.all().next().is_none() && record.raw.keys.is_empty() {
@@ -350,7 +353,8 @@ impl<'e> Records<'e> {
         }
     }
 
-    /// Receipts that another event has to account for, and where it is said to be.
+    /// Takes the receipts that another event must account for and that state the place of that
+    /// event.
     pub(super) fn take_owed(&mut self) -> Vec<UnresolvedReceipt> {
         let (known, running) = std::mem::take(&mut self.unresolved)
             .into_iter()
@@ -359,12 +363,12 @@ impl<'e> Records<'e> {
         known
     }
 
-    /// The same of which only the dispatch came by, once all events have.
+    /// Takes the receipts for which only the dispatch event was read, after all events were read.
     pub(super) fn take_open(&mut self) -> Vec<UnresolvedReceipt> {
         std::mem::take(&mut self.open).into_values().collect()
     }
 
-    /// Whether the event that is said to account for a receipt does.
+    /// Checks that the named accounting event accounts for a receipt.
     pub(super) fn unresolved(&mut self, unresolved: &UnresolvedReceipt, bytes: Option<&str>) {
         let place = unresolved.place.as_ref();
         let gone = place.is_some_and(|place| self.expected.is_lacking(&place.writer, place.seq));
@@ -389,13 +393,13 @@ impl<'e> Records<'e> {
         self.problems.add("receipt-changed", writer, seq, message);
     }
 
-    /// Receipts of which not all events came by.
+    /// Takes the receipts for which not all events were read.
     pub(super) fn take_accounted(&mut self) -> BTreeMap<String, AccountingEvents> {
         std::mem::take(&mut self.accounted)
     }
 
-    /// What the store says of such a receipt: whether it is there, and whether its events account for
-    /// it by now.
+    /// Checks the store's result for such a receipt: whether it exists, and whether its events now
+    /// account for it.
     pub(super) fn leftover(&mut self, id: &str, accounted: &AccountingEvents, found: Option<bool>) {
         let (writer, seq) = (&accounted.writer, accounted.seq);
         match found {
@@ -404,7 +408,8 @@ impl<'e> Records<'e> {
                 let message = format!("receipt {id} was changed: other events account for it");
                 self.problems.add("receipt-changed", writer, seq, message);
             }
-            // What has not ended is not pruned; that it has ended may have been pruned.
+            // A receipt is pruned only after its end, but the event of its end may have been
+            // pruned.
             None if self.expected.lacks_events()
                 && is_before(&accounted.time, self.expected.receipts_before.as_ref()) => {}
             None => {
@@ -426,7 +431,7 @@ impl<'e> Records<'e> {
                 Some(approval.contract_digest.as_str()),
                 state.as_str(),
             ];
-            // What was pruned vouched for it when it was written.
+            // The pruned event accounted for it when it was written.
             let pruned = self.is_lacking(approval.audit_seq.as_ref());
             approval.approval_id == raw.id
                 && (approval.audit_seq.is_some() || !has_event)
@@ -443,10 +448,10 @@ impl<'e> Records<'e> {
         at.is_some_and(|at| self.expected.is_lacking(&at.writer, at.seq))
     }
 
-    /// With the store's key, the digests of a call are compared; without, whether its events are of
-    /// this call.
+    /// Checks a call. With the store's key, its digests are compared; without it, only whether its
+    /// events belong to this call.
     ///
-    /// `known`: whether its events are among those that were read.
+    /// `known`: whether its events are among the read events.
     pub(super) fn call(&mut self, raw: &RawCall, known: bool) {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
@@ -481,12 +486,12 @@ impl<'e> Records<'e> {
         }
     }
 
-    /// A call that is there, before its events come by.
+    /// Registers an existing call before its events are read.
     pub(super) fn kept_call(&mut self, caller: &str, call_id: &str) {
         self.queue.kept.entry(named(caller, call_id)).or_default();
     }
 
-    /// The digest keys that the store knows: one that a log names must be among them.
+    /// Checks that the digest keys that the store records include every key that a log names.
     pub(super) fn key_ids(&mut self, known: &[String]) {
         for (id, writer) in &self.expected.key_ids {
             if !known.contains(id) {
@@ -494,7 +499,7 @@ impl<'e> Records<'e> {
                 self.problems.add("key-missing", writer, None, message);
             }
         }
-        // A gateway that did not start may have left the key that it was given.
+        // A gateway that failed to start may have left the key of its configuration.
         let Some(digester) = self.digester.clone().filter(|_| !self.expected.lacks_events()) else {
             return;
         };
@@ -507,12 +512,12 @@ impl<'e> Records<'e> {
         }
     }
 
-    /// What was found where events name it.
+    /// Returns the numbers of records that were found where events name them.
     pub(super) fn counted(&self) -> Accounted {
         self.counted.clone()
     }
 
-    /// Records that no event accounts for, and approvals that are not there any more.
+    /// Finishes: reports records that no event accounts for, and missing approvals.
     pub(super) fn finish(mut self, records: &Unaccounted) -> Problems {
         for (id, digest) in &self.pins {
             let approved = self.approved.get(id).and_then(|(_, approved)| approved.as_ref());
@@ -525,7 +530,7 @@ impl<'e> Records<'e> {
             let message = format!("approval {id} is missing");
             self.problems.add("approval-missing", &writer, seq, message);
         }
-        // What was pruned may have answered it.
+        // A pruned event may have finished the call.
         for (call, writer, seq) in self.queue.lost().filter(|_| !self.expected.lacks_events()) {
             let message = format!("queued call {call} is missing");
             self.problems.add("call-missing", writer, seq, message);
@@ -559,7 +564,7 @@ impl<'e> Records<'e> {
         let (dispatched, unresolved) =
             (std::mem::take(&mut self.dispatched), std::mem::take(&mut self.unresolved));
         for unresolved in unresolved.into_iter().filter(|_| !self.expected.lacks_events()) {
-            // It runs again: each dispatch has left its event.
+            // The receipt runs again: each dispatch must have an event.
             if unresolved.attempt < 2
                 || dispatched.get(&unresolved.receipt_id) != Some(&unresolved.attempt)
             {
@@ -570,29 +575,30 @@ impl<'e> Records<'e> {
     }
 }
 
-/// Asynchronous calls as their events have them. Those of one call may be in several logs, which are
-/// read one after the other.
+/// Asynchronous calls as their events state them. The events of one call may be in several logs,
+/// which are read one after the other.
 #[derive(Debug, Default)]
 struct Queue {
-    /// Those that are there.
+    /// Calls that exist.
     kept: BTreeMap<CallName, CallTrail>,
-    /// Those that are not and were not answered: when and where they were asked for.
+    /// Missing calls without a result event: time and place of their requests.
     open: BTreeMap<CallName, (String, String, u64)>,
-    /// When those were answered of which no request was read yet; it may have been pruned.
+    /// The result times of calls for which no request was read yet; the request may have been
+    /// pruned.
     early: BTreeMap<CallName, String>,
-    /// Those that were answered and not pruned, and are not there: where they were answered.
+    /// Missing calls that were finished and not pruned: the places of their results.
     gone: Vec<(String, String, u64)>,
 }
 
-/// Where and when a call was asked for and answered. The same name can be used again, once an
-/// answered call was forgotten.
+/// The places and times of the requests and results of a call. The same name can be used again
+/// after a finished call was pruned.
 #[derive(Debug, Default)]
 struct CallTrail {
     asked: Vec<(AuditPlace, String)>,
     answered: Vec<(AuditPlace, String)>,
 }
 
-/// The name of a call as every store can keep it.
+/// Returns the name of a call in a form that every store can store.
 fn named(caller: &str, call_id: &str) -> CallName {
     (caller.replace('\0', "\u{fffd}"), call_id.replace('\0', "\u{fffd}"))
 }
@@ -627,10 +633,10 @@ impl Queue {
         }
     }
 
-    /// Whether the row of a call says what its events say.
+    /// Whether the row of a call matches its events.
     fn fits(&self, raw: &RawCall) -> bool {
         let call = &raw.call;
-        // What was not there when this began is newer.
+        // A call that did not exist at the start of verification is newer.
         let Some(story) = self.kept.get(&named(&call.caller, &call.call_id)) else { return true };
         let at = |list: &[(AuditPlace, String)], place: &Option<AuditPlace>| {
             let found = list.iter().find(|(at, _)| Some(at) == place.as_ref());
@@ -638,7 +644,7 @@ impl Queue {
         };
         let Some(asked) = at(&story.asked, &call.queued_by) else { return false };
         let answered = at(&story.answered, &call.finished_by);
-        // The name may have been used before: an answer of that time is older than this request.
+        // The name may have been used before: a result from that time is older than this request.
         let has_ended = answered.is_some() || story.answered.iter().any(|(_, time)| *time >= asked);
         let fits = if has_ended {
             call.state == QueueState::Done
@@ -655,7 +661,7 @@ impl Queue {
         raw.state == call.state.as_str() && call.enqueued_at == asked && fits
     }
 
-    /// Calls that were not answered or not pruned, and are not there any more.
+    /// Returns the missing calls that were not finished or not pruned.
     fn lost(&self) -> impl Iterator<Item = (&String, &String, u64)> {
         let open = self.open.iter().map(|((_, call), (_, writer, seq))| (call, writer, *seq));
         open.chain(self.gone.iter().map(|(call, writer, seq)| (call, writer, *seq)))
@@ -670,8 +676,8 @@ fn log_fits(columns: &[Option<String>], fields: &LogFields) -> bool {
     fits(columns, &[Some(fields.timestamp.as_str())])
 }
 
-/// Whether the row of a receipt says what its record says; what a store does not say in its row is
-/// absent there.
+/// Whether the row of a receipt matches its record. A column that the store does not have is
+/// absent.
 fn receipt_fits(columns: &[Option<String>], fields: &ReceiptFields) -> bool {
     let is_open = !matches!(fields.state.as_str(), "succeeded" | "failed");
     let table = match (is_open, fields.pruned_at.is_some()) {

@@ -1,14 +1,14 @@
-//! What verification found.
+//! The result of verification.
 //!
 //! Doc: records.md#verification
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Most problems that a report lists.
+/// Maximum number of problems in a report.
 pub const PROBLEMS_MAX: usize = 1_000;
 
-/// One thing that is wrong.
+/// One problem.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Problem {
     /// `changed`, `missing`, `unaccounted-event`, `checkpoint-differs`, `signature`,
@@ -17,27 +17,27 @@ pub struct Problem {
     /// `call-changed`, `call-missing`, `log-changed`, `log-missing`, `log-unaccounted`, `head-differs`,
     /// `index-differs` or `truncated`.
     pub kind: String,
-    /// The writer whose log it is; empty where there is none.
+    /// The writer of the log; empty if there is none.
     pub writer: String,
     /// The place in its log.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seq: Option<u64>,
-    /// A sentence.
+    /// A sentence that describes the problem.
     pub message: String,
 }
 
-/// What verification found.
+/// The result of verification.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct VerifyReport {
-    /// Whether everything fits.
+    /// Whether no problem was found.
     pub ok: bool,
-    /// How many events were looked at.
+    /// The number of verified events.
     pub events: u64,
-    /// What does not fit.
+    /// The problems.
     pub problems: Vec<Problem>,
 }
 
-/// Problems as they are found, by each part of verification.
+/// The problems that a part of verification has found.
 #[derive(Debug, Default)]
 pub(super) struct Problems(Vec<Problem>);
 
@@ -59,13 +59,13 @@ impl Problems {
         }
     }
 
-    /// Whether a place of a log, from one on, was named already.
+    /// Whether a problem at or after a place of a log was already added.
     pub(super) fn name(&self, writer: &str, from: u64) -> bool {
         let is = |problem: &Problem| problem.seq.is_some_and(|seq| seq >= from);
         self.0.iter().any(|problem| problem.writer == writer && is(problem))
     }
 
-    /// The report. The first place comes first, whatever was found by which way.
+    /// Returns the report, sorted by writer and place, regardless of the part that found a problem.
     pub(super) fn report(all: impl IntoIterator<Item = Self>, events: u64) -> VerifyReport {
         let mut problems: Vec<Problem> = all.into_iter().flat_map(|found| found.0).collect();
         problems.sort_by_key(|problem| (problem.writer.clone(), problem.seq.unwrap_or(u64::MAX)));

@@ -1,4 +1,4 @@
-//! Verification of a store: what there is, what must be found, the replay, and the report.
+//! Verifies a store: survey, replay, and report.
 //!
 //! Doc: records.md#verification
 
@@ -20,22 +20,23 @@ use crate::ledger::LedgerError;
 use crate::queue::RawCall;
 use crate::reads::{DamagedRow, EventFilter, Include, RawEntry, WriterHead};
 
-/// Events that are read at once.
+/// The number of events per read.
 const PAGE: usize = 1_000;
 
-/// How often a store that changes meanwhile is looked at again before what was found is believed.
+/// Maximum number of verification runs over a store that changes meanwhile, before the problems are
+/// reported.
 const ATTEMPTS: usize = 3;
 
-/// Verifies everything that a store has written. Where records are pruned or dispatched again while
-/// this runs, it looks again.
+/// Verifies all records of a store. If records are pruned or dispatched again meanwhile, the
+/// verification is repeated.
 ///
 /// # Errors
-/// Where the store cannot be read.
+/// If the store cannot be read.
 pub async fn store(
     reads: &dyn LedgerReads,
     known: TrustAnchors,
 ) -> Result<VerifyReport, LedgerError> {
-    // First: what is looked up later may bring the index up to date, or make it anew.
+    // The index is checked first, because later lookups may update or rebuild it.
     let index = reads.index_differences().await?;
     let mut attempts = 1;
     loop {
@@ -51,7 +52,7 @@ pub async fn store(
 async fn read_store(
     reads: &dyn LedgerReads,
     known: TrustAnchors,
-    // Heads first: events that are written while this runs must not look like strangers' work.
+    // Heads are read first, so that events written meanwhile are not reported as unaccounted.
     heads: &[WriterHead],
     index: &[String],
 ) -> Result<VerifyReport, LedgerError> {
@@ -85,7 +86,7 @@ async fn read_store(
     Ok(Problems::report([surveyed, logs, records], events))
 }
 
-/// Where logs ended when this began: what is written meanwhile is for the next time.
+/// The ends of the logs at the start; events written later are not verified in this run.
 struct Ends<'h>(BTreeMap<&'h str, u64>);
 
 impl Ends<'_> {
@@ -94,7 +95,8 @@ impl Ends<'_> {
     }
 }
 
-/// A store that gives the same page again would keep verification from ending.
+/// Checks that pages advance; a store that returns the same page again would prevent verification
+/// from ending.
 fn progress<T: PartialEq + std::fmt::Debug>(
     table: &str,
     before: &Option<T>,
@@ -110,7 +112,7 @@ fn progress<T: PartialEq + std::fmt::Debug>(
     }))
 }
 
-/// A log's pages one after the other.
+/// The consecutive pages of the logs.
 struct Pages<'r> {
     reads: &'r dyn LedgerReads,
     include: Include,
@@ -132,7 +134,7 @@ impl<'r> Pages<'r> {
     }
 }
 
-/// What is gone of the logs, in their order.
+/// The pruned ranges of the logs, in order.
 pub(crate) struct GonePages<'r> {
     reads: &'r dyn LedgerReads,
     page: VecDeque<(String, PrunedRange)>,
@@ -162,7 +164,7 @@ impl<'r> GonePages<'r> {
         Ok(self.page.pop_front())
     }
 
-    /// The next part, where it comes before an event.
+    /// Returns the next pruned range if it precedes an event.
     pub(crate) async fn before(
         &mut self,
         writer: &str,
@@ -191,8 +193,8 @@ async fn survey(
     Ok(survey.finish())
 }
 
-/// Everything once, in the order of the logs; gives the last events beyond the ends that logs had
-/// when this began.
+/// Replays everything once, in the order of the logs. Returns the last events beyond the ends that
+/// the logs had at the start.
 async fn replay(
     reads: &dyn LedgerReads,
     ends: &Ends<'_>,
@@ -204,7 +206,7 @@ async fn replay(
     let mut gone = GonePages::of(reads);
     let mut ahead = pages.next().await?;
     while let Some(page) = ahead {
-        // The next page is fetched while digests of this one are computed.
+        // The next page is read while the digests of this page are computed.
         let (computed, next) = both(read(page), pages.next()).await;
         ahead = next?;
         for read in computed? {
@@ -255,7 +257,8 @@ async fn both<A: Future, B: Future>(one: A, other: B) -> (A::Output, B::Output) 
     .await
 }
 
-/// Approvals are what the events say that account for them, and what was asked is still there.
+/// Checks that approvals match the events that account for them, and that every requested approval
+/// still exists.
 async fn approvals(reads: &dyn LedgerReads, records: &mut Records<'_>) -> Result<(), LedgerError> {
     let mut after = None;
     loop {
@@ -268,7 +271,7 @@ async fn approvals(reads: &dyn LedgerReads, records: &mut Records<'_>) -> Result
     }
 }
 
-/// Goes through the asynchronous calls.
+/// Calls `each` for every asynchronous call.
 async fn calls(reads: &dyn LedgerReads, mut each: impl FnMut(&RawCall)) -> Result<(), LedgerError> {
     let mut after = None;
     loop {
@@ -281,7 +284,8 @@ async fn calls(reads: &dyn LedgerReads, mut each: impl FnMut(&RawCall)) -> Resul
     }
 }
 
-/// Receipts of which not all events came by: they may have moved since those were read.
+/// Checks the receipts for which not all events were read: they may have changed since the events
+/// were read.
 async fn leftovers(
     reads: &dyn LedgerReads,
     expected: &Expectations,
@@ -301,13 +305,13 @@ async fn leftovers(
     Ok(())
 }
 
-/// The events of a call that account for a receipt.
+/// Returns the events of a call that account for a receipt.
 async fn events_of(
     reads: &dyn LedgerReads,
     id: &str,
     call: String,
 ) -> Result<Vec<AuditEvent>, LedgerError> {
-    /// Events of one call that are looked at.
+    /// Maximum number of examined events of one call.
     const MOST: usize = 10_000;
     let filter = EventFilter { call: Some(call), limit: MOST, ..EventFilter::default() };
     let mut events: Vec<AuditEvent> =
@@ -318,8 +322,8 @@ async fn events_of(
     Ok(events)
 }
 
-/// Whether the events of its call account for a receipt as it says by now; `None` where it is not
-/// there.
+/// Whether the events of its call account for the current state of a receipt; `None` if it does not
+/// exist.
 async fn is_accounted(
     reads: &dyn LedgerReads,
     id: &str,
@@ -331,7 +335,7 @@ async fn is_accounted(
         Err(LedgerError::Damaged(_)) => return Ok(Some(false)),
         Err(error) => return Err(error),
     };
-    // One that cannot be read accounts for nothing.
+    // Unreadable events account for nothing.
     let Ok(events) = events_of(reads, id, receipt.call_id.clone()).await else {
         return Ok(Some(false));
     };
@@ -347,7 +351,7 @@ async fn is_accounted(
     Ok(Some(if is_pruned { count <= expected } else { last && count == expected }))
 }
 
-/// Looks up the events that are said to account for receipts.
+/// Looks up the named accounting events of receipts.
 async fn account(
     reads: &dyn LedgerReads,
     records: &mut Records<'_>,
@@ -367,7 +371,7 @@ async fn event_at(
     reads: &dyn LedgerReads,
     place: &AuditPlace,
 ) -> Result<Option<String>, LedgerError> {
-    // The place before it is where its page begins; the first of a log has none before it.
+    // A page starts after a place; the first event of a log has no place before it.
     let after = place.seq.checked_sub(1).map(|seq| (place.writer.clone(), seq));
     let page = reads.log_page(after, 1, Include::Events).await?;
     Ok(page

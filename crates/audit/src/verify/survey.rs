@@ -1,5 +1,5 @@
-//! What the events about logs themselves say, learnt before anything is replayed: keys, checkpoints,
-//! ends, pruning; and what follows from it.
+//! Surveys the milestones of the logs before the replay: keys, checkpoints, ends, pruning; and
+//! derives the expectations.
 //!
 //! Doc: records.md#verification
 
@@ -12,26 +12,26 @@ use toolbooth_contracts::event::AuditEventKind;
 use super::TrustAnchors;
 use super::event_fields::EventFields;
 use super::report::Problems;
+use crate::backend::disk_space::Dropped;
 use crate::backend::merkle::{Frontier, Hash};
 use crate::backend::pruning::Remaining;
-use crate::backend::room::Dropped;
 use crate::checkpoint::{Checkpoint, NamedHead};
 use crate::note;
 use crate::reads::{MILESTONES, WriterHead};
 
-/// The names and sizes of other logs, as an event lists them.
+/// The heads of other logs, as an event lists them.
 type Heads = Vec<NamedHead>;
 
-/// A root that somebody has named.
+/// A root that must match.
 #[derive(Debug, Clone)]
 pub(super) struct Wanted {
     pub(super) root: Option<Hash>,
     pub(super) by: String,
-    /// Whether it was kept outside: what a restored backup lacks is missing all the same.
+    /// Whether it was stored outside. Events that a restored backup lacks are then still missing.
     outside: bool,
 }
 
-/// The end of a log, as the log that began after it names it.
+/// The end of a log, as the next log names it.
 #[derive(Debug)]
 pub(super) struct Before {
     pub(super) writer: String,
@@ -39,70 +39,72 @@ pub(super) struct Before {
     pub(super) leaf: Option<String>,
 }
 
-/// The beginning of a log that was pruned.
+/// The pruned beginning of a log.
 #[derive(Debug, Clone)]
 pub(super) struct Base {
     pub(super) frontier: Frontier,
     pub(super) last: Hash,
 }
 
-/// What an event says was pruned.
+/// The records that an event states as pruned.
 #[derive(Debug)]
 enum Pruned {
     Receipts(Option<String>),
     Logs(Option<String>),
     Calls(Option<String>),
     Dropped(Dropped),
-    /// Of this log, with what is left there; whether that was taken over from an earlier version.
+    /// Events of this log, with the remaining events; and whether the pruning was adopted from an
+    /// earlier version.
     Events(String, Remaining, bool),
 }
 
-/// Takes what there is about logs themselves.
+/// Collects the milestones of the logs.
 #[derive(Debug, Default)]
 pub(super) struct LogFindings {
     known: TrustAnchors,
     keys: BTreeMap<String, note::PublicKey>,
-    /// Where logs of a restored backup ended, as logs say that no checkpoint has vouched for yet: by
-    /// writer and place.
+    /// The ends of logs of a restored backup that no checkpoint has vouched for yet: by writer and
+    /// place.
     claimed: Vec<(String, u64, Heads)>,
-    /// Checkpoints of logs whose keys are not known yet: by writer and place.
+    /// Checkpoints of logs with keys that are not known yet: by writer and place.
     unopened: Vec<(String, u64, String)>,
-    /// Where the last good checkpoint of a log is.
+    /// The place of the last valid checkpoint of a log.
     checkpoints: BTreeMap<String, u64>,
-    /// What logs say was pruned, and where they say so.
+    /// The records that logs state as pruned, with the places of these events.
     prunes: Vec<(String, u64, Pruned)>,
     learnt: Expectations,
     problems: Problems,
 }
 
-/// What must be found when the logs are replayed.
+/// The expectations for the replay of the logs.
 #[derive(Debug, Default)]
 pub(super) struct Expectations {
     /// Roots by writer and size.
     pub(super) wanted: BTreeMap<(String, u64), Vec<Wanted>>,
-    /// Logs whose beginnings were pruned, as exports of earlier versions have them.
+    /// Logs with pruned beginnings, as exports of earlier versions contain them.
     pub(super) bases: BTreeMap<String, Base>,
-    /// What is left of parts of logs.
+    /// The remaining events of parts of logs.
     pub(super) left: BTreeMap<String, Vec<Remaining>>,
-    /// Up to where an earlier version has removed the beginnings of logs, whatever it accounted for.
+    /// The places up to which an earlier version removed the beginnings of logs, regardless of the
+    /// records they accounted for.
     adopted: BTreeMap<String, u64>,
-    /// Up to when receipts and agent logs were pruned.
+    /// The times before which receipts and agent logs were pruned.
     pub(super) receipts_before: Option<String>,
     pub(super) logs_before: Option<String>,
-    /// Up to when asynchronous calls that have their results were pruned.
+    /// The time before which asynchronous calls with a result were pruned.
     pub(super) calls_before: Option<String>,
-    /// Up to where agent logs gave way to others, by writer: all of them, and those of calls without a
-    /// receipt.
+    /// The places up to which agent logs were removed to free space, by writer: all of them, and
+    /// those of calls without a receipt.
     logs_dropped: BTreeMap<String, u64>,
     refusals_dropped: BTreeMap<String, u64>,
-    /// Where logs of a restored backup ended.
+    /// The ends of logs of a restored backup.
     restored: BTreeMap<String, u64>,
-    /// How many events about logs there are for each writer, and the sum of their places.
+    /// The number of milestones of each writer, and the sum of their places.
     pub(super) milestones: BTreeMap<String, (i64, i128)>,
-    /// Where a log says that it ends.
+    /// The place at which a log states its end.
     pub(super) stops: BTreeMap<String, u64>,
     pub(super) befores: Vec<Before>,
-    /// When logs began, and the notes of their newest checkpoints.
+    /// The start times of logs, and the notes of their newest checkpoints.
     pub(super) starts: BTreeMap<String, String>,
     pub(super) notes: BTreeMap<String, String>,
     /// The digest keys that logs name.
@@ -110,13 +112,13 @@ pub(super) struct Expectations {
 }
 
 impl Expectations {
-    /// Whether somebody has named the end of a log: by its root, where its row has one.
+    /// Whether a checkpoint has named the end of a log: by its root, if its row has one.
     pub(super) fn is_named(&self, writer: &str, size: u64, has_root: bool) -> bool {
         let wanted = self.wanted.get(&(writer.to_owned(), size));
         wanted.is_some_and(|wanted| wanted.iter().any(|own| own.root.is_some() || !has_root))
     }
 
-    /// Whether the agent log of an event has gone, by retention or because room ran short.
+    /// Whether the agent log of an event was removed, by retention or because space ran short.
     pub(super) fn is_log_gone(&self, fields: &EventFields) -> bool {
         let is_dropped = |dropped: &BTreeMap<String, u64>| {
             dropped.get(&fields.writer).is_some_and(|to| fields.seq < *to)
@@ -126,12 +128,12 @@ impl Expectations {
             || fields.receipt_id.is_none() && is_dropped(&self.refusals_dropped)
     }
 
-    /// Whether an earlier version has removed events, whatever they accounted for.
+    /// Whether an earlier version has removed events, regardless of the records they accounted for.
     pub(super) fn lacks_events(&self) -> bool {
         !(self.adopted.is_empty() && self.bases.is_empty())
     }
 
-    /// Up to where that was done, by writer.
+    /// Returns the places up to which this was done, by writer.
     pub(super) fn lacking(&self) -> BTreeMap<String, u64> {
         let mut lacking = self.adopted.clone();
         for (writer, base) in &self.bases {
@@ -141,21 +143,22 @@ impl Expectations {
         lacking
     }
 
-    /// Whether an event was removed by an earlier version, whatever it accounted for.
+    /// Whether an event was removed by an earlier version, regardless of the records it accounted
+    /// for.
     pub(super) fn is_lacking(&self, writer: &str, seq: u64) -> bool {
         let base = self.bases.get(writer).map(|base| base.frontier.size());
         let adopted = self.adopted.get(writer).copied();
         base.max(adopted).is_some_and(|size| seq < size)
     }
 
-    /// Whether somebody has accepted that a log ends where it does.
+    /// Whether an operator has accepted the current end of a log.
     pub(super) fn is_restored(&self, writer: &str, has: u64) -> bool {
         self.restored.get(writer).is_some_and(|size| *size <= has)
     }
 
     fn want(&mut self, writer: String, size: u64, root: Option<Hash>, by: &str, outside: bool) {
         let wanted = self.wanted.entry((writer, size)).or_default();
-        // Every checkpoint that names the same end of a log says the same.
+        // Checkpoints that name the same end of a log are duplicates.
         if !wanted.iter().any(|wanted| wanted.root == root && wanted.outside == outside) {
             wanted.push(Wanted { root, by: by.to_owned(), outside });
         }
@@ -166,7 +169,8 @@ fn fact<'f>(facts: Option<&'f Map<String, Value>>, name: &str) -> Option<&'f str
     facts?.get(name)?.as_str()
 }
 
-/// The agent logs that gave way, by the names of the facts that say of which calls and up to where.
+/// Returns the agent logs that were removed to free space. The arguments name the facts that state
+/// the kind of calls and the end place.
 fn dropped(facts: Option<&Map<String, Value>>, [kind, until]: [&str; 2]) -> Option<Dropped> {
     let refusals = match fact(facts, kind)? {
         "refusals" => true,
@@ -182,14 +186,14 @@ fn heads(facts: Option<&Map<String, Value>>) -> Heads {
     heads.and_then(|heads| serde_json::from_value(heads).ok()).unwrap_or_default()
 }
 
-/// Whether an event is one about logs themselves.
+/// Whether an event is a milestone.
 pub(super) fn is_milestone(bytes: &str) -> bool {
     MILESTONES.iter().any(|kind| bytes.contains(&format!("\"event\":\"{kind}\"")))
 }
 
 impl LogFindings {
-    /// A survey that brings keys and checkpoints along, of logs of which some beginnings were
-    /// pruned.
+    /// Returns a survey with trusted keys and checkpoints, for logs with possibly pruned
+    /// beginnings.
     pub(super) fn of(known: TrustAnchors, heads: &[WriterHead]) -> Self {
         let mut survey = Self { known, ..Self::default() };
         heads.iter().for_each(|head| survey.base(head));
@@ -208,7 +212,7 @@ impl LogFindings {
         };
         let key = pruned.key.as_deref().and_then(|key| note::PublicKey::parse(key).ok());
         self.keys.extend(key.map(|key| (writer.clone(), key)));
-        // What is gone is vouched for by the checkpoint that was kept of it.
+        // The stored checkpoint vouches for the pruned events.
         let root = frontier.root();
         let signed = self.open(writer, &pruned.note).ok().filter(|signed| {
             signed.writer == *writer && signed.size == pruned.size && signed.root == root
@@ -220,7 +224,7 @@ impl LogFindings {
         self.learnt.bases.insert(writer.clone(), Base { frontier, last });
     }
 
-    /// An event about logs themselves; each writer's in order.
+    /// Processes a milestone; the milestones of each writer must be in order.
     pub(super) fn learn(&mut self, bytes: &str) {
         #[derive(Deserialize)]
         struct Body {
@@ -230,7 +234,7 @@ impl LogFindings {
             time: String,
             facts: Option<Map<String, Value>>,
         }
-        // What cannot be read is told when it comes by in its place.
+        // An unreadable event is reported at its place during the replay.
         let Ok(Body { writer, seq, event, time, facts }) = serde_json::from_str(bytes) else {
             return;
         };
@@ -265,7 +269,7 @@ impl LogFindings {
                 let dropped = dropped(facts, ["kind", "until"]).map(Pruned::Dropped);
                 self.prunes.extend(dropped.map(|dropped| (writer, seq, dropped)));
             }
-            // Only what a checkpoint vouches for excuses what is missing.
+            // Only a restore event that a checkpoint vouches for excuses missing events.
             AuditEventKind::StoreRestored => self.claimed.push((writer, seq, heads(facts))),
             AuditEventKind::WriterStopped => {
                 self.learnt.stops.insert(writer, seq);
@@ -279,7 +283,7 @@ impl LogFindings {
         let mut prunes = Vec::new();
         match fact(facts, "records") {
             Some("receipts") => prunes.push(Pruned::Receipts(text("before"))),
-            // Earlier versions said so of what gave way, too.
+            // Earlier versions used this event also for logs that were removed to free space.
             Some("logs" | "refusals") => {
                 prunes.push(match dropped(facts, ["records", "to"]) {
                     Some(dropped) => Pruned::Dropped(dropped),
@@ -289,7 +293,7 @@ impl LogFindings {
             Some("calls") => prunes.push(Pruned::Calls(text("before"))),
             Some("events") => {
                 let of = text("writer").unwrap_or_default();
-                // What earlier versions removed was taken over.
+                // The removals of earlier versions were adopted.
                 prunes.push(Pruned::Receipts(text("receiptsBefore")));
                 prunes.push(Pruned::Logs(text("logsBefore")));
                 let key = fact(facts, "signingKey").map(note::PublicKey::parse);
@@ -315,14 +319,14 @@ impl LogFindings {
             self.learnt.want(head.writer, head.size, Hash::parse(&head.root), &by, false);
         }
         if self.known.keys.is_empty() && !self.keys.contains_key(writer) {
-            // Its key went with the beginning of the log; another log may name it.
+            // Its key was pruned with the beginning of the log; another log may name it.
             self.unopened.push((writer.to_owned(), seq, note.to_owned()));
         } else {
             self.checkpoint(writer, seq, note);
         }
     }
 
-    /// A checkpoint of a log, at an event of it.
+    /// Checks the checkpoint at an event of a log.
     fn checkpoint(&mut self, writer: &str, seq: u64, note: &str) {
         match self.open(writer, note) {
             Ok(signed) if signed.writer == writer && signed.size == seq => {
@@ -348,7 +352,7 @@ impl LogFindings {
         }
     }
 
-    /// An event that stands among those about logs and is none.
+    /// Reports an event that is listed as a milestone but is not one.
     pub(super) fn stranger(&mut self, writer: &str, seq: u64) {
         let message = "an event stands among those about the log itself";
         self.problems.add("changed", writer, seq, message);
@@ -371,12 +375,12 @@ impl LogFindings {
         result
     }
 
-    /// Everything about logs themselves has been learnt: what was brought along can be understood.
+    /// Finishes the survey after all milestones. Only now can the trusted checkpoints be checked.
     pub(super) fn finish(mut self) -> (Expectations, Problems) {
         for (writer, seq, note) in std::mem::take(&mut self.unopened) {
             self.checkpoint(&writer, seq, &note);
         }
-        // A log that has ended ends with a checkpoint over all of it.
+        // A log that has ended must end with a checkpoint over all of it.
         for (writer, stop) in &self.learnt.stops {
             let covered = self.checkpoints.get(writer).is_some_and(|at| at + 1 == *stop);
             if self.keys.contains_key(writer) && !covered {
@@ -393,7 +397,7 @@ impl LogFindings {
         (self.learnt, self.problems)
     }
 
-    /// Only what is under a signed root excuses what is missing.
+    /// Applies the pruning events that a signed root covers; only these excuse missing records.
     fn vouch(&mut self) {
         let mut covered: BTreeMap<&str, u64> = BTreeMap::new();
         for ((writer, size), wanted) in &self.learnt.wanted {
@@ -447,7 +451,7 @@ impl LogFindings {
             Err(error) => error,
         };
         let writer = writer.unwrap_or_default();
-        // A log that is gone has no key either; that it is gone is told by name.
+        // A missing log has no key; the log is reported as missing by its name.
         if self.known.keys.is_empty() && !self.keys.contains_key(&writer) {
             if gone.insert(writer.clone()) && !self.learnt.is_restored(&writer, 0) {
                 let message = format!(

@@ -1,4 +1,4 @@
-//! The fields of an entry in both spellings, and which dialect it is written in.
+//! The fields of an entry in both spellings, and the dialect of an entry.
 //!
 //! Doc: contract.md#dialects
 
@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use super::{Report, object_of};
 use crate::finding::ContractCode::AmbiguousField;
 
-/// In which dialect an entry is written: it has a `toolId`, or a `name` and no `toolId`.
+/// The dialect of an entry: it has a `toolId`, or a `name` and no `toolId`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Dialect {
     Canonical,
@@ -42,7 +42,7 @@ pub(super) const MODE: Field = same("mode");
 /// The snake dialect's `timeout_ms` is the canonical `policy.timeoutMs`.
 pub(super) const TIMEOUT_MS: &str = "timeout_ms";
 
-/// The fields at the top of an entry; `timeout_ms` comes in addition.
+/// The fields at the top of an entry; `timeout_ms` is in addition to them.
 pub(super) const TOP: [Field; 13] = [
     TOOL_ID,
     same("title"),
@@ -59,7 +59,7 @@ pub(super) const TOP: [Field; 13] = [
     same("sandbox"),
 ];
 pub(super) const ANNOTATIONS: &str = "annotations";
-/// What else a source lists of its tool for clients.
+/// The other members that a source lists for clients.
 pub(super) const SHOWN: &str = "shown";
 pub(super) const CAPABILITIES: [&str; 5] =
     ["locales", "mediaTypes", "maxInputTokens", "maxOutputTokens", "maxAssetBytes"];
@@ -78,7 +78,7 @@ pub(super) const IDEMPOTENCY: [Field; 6] =
     [MODE, KEY_FIELD, KEY_SCOPE, ON_DIFFERENT_ARGS, ACCEPTS_KEY, ON_SIGNAL];
 
 impl Field {
-    /// The spelling that `members` uses, and the value.
+    /// Returns the spelling that `members` uses, and the value.
     pub(super) fn get(self, members: &Map<String, Value>) -> Option<(&'static str, &Value)> {
         let spelled = |name: &'static str| members.get(name).map(|value| (name, value));
         spelled(self.canonical).or_else(|| spelled(self.snake))
@@ -90,7 +90,7 @@ impl Field {
             && members.contains_key(self.snake)
     }
 
-    /// How the field is spelled in `dialect`.
+    /// Returns the spelling of the field in `dialect`.
     pub(super) fn in_dialect(self, dialect: Dialect) -> &'static str {
         match dialect {
             Dialect::Canonical => self.canonical,
@@ -99,14 +99,14 @@ impl Field {
     }
 }
 
-/// An entry whose spellings have been sorted out.
+/// An entry with a known dialect.
 pub(super) struct RegistryEntry<'e> {
     pub(super) members: &'e Map<String, Value>,
     pub(super) dialect: Dialect,
 }
 
 impl<'e> RegistryEntry<'e> {
-    /// Rule 4: reads the entry and reports each field that stands there in two spellings.
+    /// Reads the entry, and reports each field that it contains in two spellings (rule 4).
     pub(super) fn read(members: &'e Map<String, Value>, report: &mut Report) -> Self {
         let tell = |report: &mut Report, path: &str, other: &str| {
             report.error_with(
@@ -134,8 +134,8 @@ impl<'e> RegistryEntry<'e> {
                 }
             }
         }
-        // With both names it is refused already; which one it was written in, its schema tells, so
-        // that nothing is missed that the dialect gives.
+        // An entry with both names is rejected already. The spelling of its schema then determines the
+        // dialect, so that the defaults of the dialect apply to the other rules.
         let snake = members.contains_key(TOOL_ID.snake)
             && (!members.contains_key(TOOL_ID.canonical)
                 || members.contains_key(INPUT_SCHEMA.snake));
@@ -146,7 +146,7 @@ impl<'e> RegistryEntry<'e> {
         field.get(self.members).map(|(_, value)| value)
     }
 
-    /// The field's path as the entry spells it, or as its dialect would.
+    /// Returns the field's path as the entry spells it, or as its dialect would.
     pub(super) fn path(&self, field: Field) -> &'static str {
         field.get(self.members).map_or(field.in_dialect(self.dialect), |(spelled, _)| spelled)
     }

@@ -1,7 +1,7 @@
-//! The guard: decides, deterministically, whether an entry is a contract.
+//! The guard, which decides deterministically whether an entry is a contract.
 //!
-//! Pure: the same entry gives the same findings on every machine. It looks for one thing after
-//! the other in a fixed order, so the first error is always the first of all errors.
+//! It is pure: the same entry has the same findings on every machine. The checks run in a fixed order,
+//! so the first error found is always the first of all errors.
 //!
 //! Doc: contract.md#guard
 
@@ -20,13 +20,13 @@ use crate::finding::{ContractCode, ContractError, ContractFinding, Severity};
 use crate::json;
 use crate::secret::SecretShapes;
 
-/// Judges entries by the rules of the contract and by the secret shapes it was given.
+/// A guard that judges entries by the rules of the contract and by its secret shapes.
 #[derive(Debug, Clone, Default)]
 pub struct Guard {
     shapes: SecretShapes,
 }
 
-/// A contract together with what was compiled to judge it.
+/// A contract with its compiled schemas.
 #[derive(Debug)]
 pub struct Guarded {
     /// The contract, in canonical form.
@@ -42,13 +42,13 @@ pub struct Guarded {
 }
 
 impl Guard {
-    /// A guard that knows secrets by `shapes`.
+    /// Creates a guard that recognises secrets by `shapes`.
     #[must_use]
     pub fn new(shapes: SecretShapes) -> Self {
         Self { shapes }
     }
 
-    /// The entry as a contract.
+    /// Returns the entry as a contract.
     ///
     /// # Errors
     /// The first error, in the order of [`ContractCode::ALL`].
@@ -59,7 +59,7 @@ impl Guard {
         }
     }
 
-    /// Every error and warning, in the order of [`ContractCode::ALL`].
+    /// Returns every error and warning, in the order of [`ContractCode::ALL`].
     #[must_use]
     pub fn check_entry(&self, entry: &Value) -> Vec<ContractFinding> {
         match self.examine(entry) {
@@ -68,7 +68,7 @@ impl Guard {
         }
     }
 
-    /// The entry as a contract with its compiled schemas, so that nobody compiles them again.
+    /// Returns the entry as a contract with its compiled schemas, so that they are compiled only once.
     ///
     /// # Errors
     /// Every finding, as [`Guard::check_entry`]; at least one is an error.
@@ -79,8 +79,7 @@ impl Guard {
         }
     }
 
-    /// Findings in which nothing looks like a secret: names and values that they repeat are those
-    /// of the entry.
+    /// Redacts findings, because they can repeat names and values of the entry that look like secrets.
     fn clean(&self, mut findings: Vec<ContractFinding>) -> Vec<ContractFinding> {
         for finding in &mut findings {
             for text in [&mut finding.path, &mut finding.message] {
@@ -108,7 +107,7 @@ impl Guard {
             return Err(report.findings);
         };
         if let Err(fault) = json::check_value(entry) {
-            // What lies deeper cannot be looked at safely.
+            // The content of such an entry cannot be examined safely.
             report.error(ContractCode::NotJsonSafe, &fault.dotted(), fault.message);
             return Err(report.findings);
         }
@@ -207,7 +206,7 @@ impl Report {
     }
 }
 
-/// What a value is, in words; never the value.
+/// Returns the kind of a value for a message; never the value.
 fn kind(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",

@@ -8,7 +8,7 @@ use super::fields::{self, RegistryEntry};
 use super::values::whole_number;
 use crate::contract::{HANDLERS_RUNTIME, TIMEOUT_MS_DEFAULT, ToolContract};
 
-/// Canonical form of an entry that the rules have passed.
+/// Returns the canonical form of an entry that has passed the rules.
 pub(super) fn contract(entry: &RegistryEntry<'_>) -> serde_json::Result<ToolContract> {
     let mut out = Map::new();
     for field in fields::TOP {
@@ -56,7 +56,8 @@ pub(super) fn contract(entry: &RegistryEntry<'_>) -> serde_json::Result<ToolCont
     serde_json::from_value(Value::Object(out))
 }
 
-/// The first part of a name is the handler domain, the rest joined with `_` is the handler.
+/// Returns the default target: the first part of a name is the handler domain, and the rest joined with
+/// `_` is the handler.
 fn dispatch_rule(name: &str) -> Value {
     match name.split_once('.') {
         Some((domain, rest)) if rest.contains('.') => json!({

@@ -41,7 +41,7 @@ pub(super) fn policy(entry: &RegistryEntry<'_>, report: &mut Report) {
     }
 }
 
-/// What a field of the policy must be.
+/// The requirement of a field of the policy.
 pub(super) struct FieldRule {
     code: Code,
     expected: &'static str,
@@ -54,7 +54,7 @@ pub(super) const TIMEOUT: FieldRule = FieldRule {
     fits: above_zero,
 };
 
-/// In the order of the table; `true` where the field is required.
+/// The rules, in the order of the table; `true` if the field is required.
 pub(super) const POLICY_RULES: &[(&str, bool, FieldRule)] = &[
     (
         "rateLimitPerMin",

@@ -1,4 +1,4 @@
-//! Rules 5 to 16, each looking at one part of the entry, in the order of the table.
+//! Rules 5 to 16, each for one part of the entry, in the order of the table.
 //!
 //! Doc: contract.md#codes
 
@@ -20,7 +20,7 @@ type Schema = crate::schema::CompiledSchema;
 #[cfg(not(feature = "schema"))]
 type Schema = ();
 
-/// Input and output schema, where they compile.
+/// Input and output schema, if they compile.
 pub(super) type Schemas = (Option<Schema>, Option<Schema>);
 
 pub(super) fn examine(entry: &RegistryEntry<'_>, report: &mut Report) -> Schemas {
@@ -64,7 +64,7 @@ fn tool_id(entry: &RegistryEntry<'_>, report: &mut Report) {
     }
 }
 
-/// Fields that have no code of their own count as the entry's own shape.
+/// Checks the fields without their own code, which count as the entry's own shape.
 pub(super) fn texts(members: &Map<String, Value>, report: &mut Report) {
     for name in ["title", "description"] {
         if let Some(value) = members.get(name)
@@ -209,7 +209,7 @@ fn execution(entry: &RegistryEntry<'_>, report: &mut Report) {
             // The dispatch rule needs a domain and a method.
             let name = entry.get(fields::TOOL_ID).and_then(Value::as_str).unwrap_or_default();
             let parts: Vec<&str> = name.split('.').collect();
-            // A name that is none has been told already.
+            // An invalid name is already reported.
             let named = crate::id::ToolId::try_from(name).is_ok();
             if named && (parts.len() < 2 || parts.iter().any(|part| part.is_empty())) {
                 report.error_with(
@@ -247,7 +247,7 @@ fn execution(entry: &RegistryEntry<'_>, report: &mut Report) {
     }
 }
 
-/// Whether a text is `*`, or a host with a port or `*` behind it.
+/// Whether a text is `*`, or a host followed by a port or by `*` as the port.
 fn is_host(text: &str) -> bool {
     let Some((host, port)) = text.rsplit_once(':') else { return text == "*" };
     let fits = |c: char| c.is_ascii_alphanumeric() || "-._:*[]".contains(c);
@@ -258,7 +258,7 @@ fn sandbox(entry: &RegistryEntry<'_>, report: &mut Report) {
     let Some(value) = entry.plain("sandbox") else {
         return;
     };
-    // A list would be read as the fields in their order, past every other rule.
+    // Serde would read a list as the fields in their order, and the other rules would not apply.
     let parts = ["fs", "net", "env", "limits"].map(|name| (name, value.get(name)));
     let odd = parts
         .iter()
@@ -280,7 +280,8 @@ fn sandbox(entry: &RegistryEntry<'_>, report: &mut Report) {
         let inner = error.path().to_string();
         let path = if inner == "." { "sandbox".to_owned() } else { format!("sandbox.{inner}") };
         let message = error.into_inner().to_string();
-        // `invalid type: string "…", expected u64` repeats the value; what was expected does not.
+        // `invalid type: string "…", expected u64` repeats the value; the part from `expected` on does
+        // not.
         let message = match message.find("expected") {
             Some(at) if message.starts_with("invalid") => {
                 message.get(at..).unwrap_or_default().to_owned()
@@ -291,7 +292,7 @@ fn sandbox(entry: &RegistryEntry<'_>, report: &mut Report) {
     }
 }
 
-/// First the near misses, which are errors, then what is merely not known.
+/// Reports unknown keys: first the near misses, which are errors, then the others.
 fn unknown_keys(entry: &RegistryEntry<'_>, report: &mut Report) {
     let top: Vec<&str> = fields::TOP
         .iter()
@@ -312,7 +313,7 @@ fn unknown_keys(entry: &RegistryEntry<'_>, report: &mut Report) {
     let mut unknown: Vec<Unknown<'_>> = Vec::new();
     for (members, parent, known) in parts {
         for key in members.into_iter().flat_map(Map::keys) {
-            // What was refused as a secret is not told again as a stranger.
+            // A key that is rejected as a secret is not reported again as unknown.
             if known.contains(&key.as_str()) || names_a_secret(key) {
                 continue;
             }

@@ -9,12 +9,12 @@ use crate::finding::ContractCode::ForbiddenSecretField;
 use crate::json::{Step, dotted};
 use crate::secret::{SecretShapes, is_reference, names_a_secret};
 
-/// How the names of members are to be read.
+/// The meaning of the names of members.
 #[derive(Clone, Copy)]
 enum Reading {
-    /// Plain data: a name that names a secret is refused.
+    /// Plain data: a key that names a secret is rejected.
     Data,
-    /// A JSON Schema; `secret` where it stands under a property that names a secret.
+    /// A JSON Schema; `secret` if it belongs to a property that names a secret.
     Schema { secret: bool },
     /// Names of properties, each with a schema.
     Properties { secret: bool },
@@ -24,7 +24,7 @@ enum Reading {
     Names,
 }
 
-/// Whether a value can be no secret: nothing, an empty text, or a list of these.
+/// Whether a value cannot be a secret: null, an empty text, or a list of these.
 fn says_nothing(value: &Value) -> bool {
     match value {
         Value::Null => true,
@@ -70,7 +70,7 @@ impl Walk<'_> {
         self.path.pop();
     }
 
-    /// A member of plain data: the path already names it.
+    /// Examines a member of plain data; the path already contains its key.
     fn named(&mut self, key: &str, value: &Value, reading: Reading) {
         if names_a_secret(key) {
             self.refuse(format!("the key `{}` names a secret", key.escape_debug()));
@@ -123,7 +123,7 @@ impl Walk<'_> {
             "properties" | "patternProperties" => {
                 self.value(value, Reading::Properties { secret });
             }
-            // Names of schemas; what they are called says nothing of a value.
+            // These are names of schemas, which do not indicate secret values.
             "$defs" | "definitions" | "dependentSchemas" | "dependencies" => {
                 self.value(value, Reading::Definitions { secret });
             }
@@ -158,7 +158,7 @@ impl Walk<'_> {
         for (key, member) in env {
             self.path.push(Step::Key(key.clone()));
             match (key.as_str(), member.as_object()) {
-                // The names of the variables are names; their values must be references.
+                // The names of the variables are not examined; their values must be references.
                 ("secrets", Some(secrets)) => {
                     for (name, reference) in secrets {
                         self.path.push(Step::Key(name.clone()));

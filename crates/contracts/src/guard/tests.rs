@@ -185,7 +185,7 @@ fn every_code_has_an_entry_that_shows_it() {
     }
 }
 
-/// What a validator lets through and a gateway must not.
+/// Schemas that a validator accepts and a gateway must reject.
 #[test]
 fn schemas_that_cost_too_much_are_refused_at_their_places() {
     let mut doubling = serde_json::Map::new();

@@ -1,10 +1,10 @@
-//! Values as findings show them, and numbers as rules compare them.
+//! Formats values for findings, and converts numbers for rules.
 
 use serde_json::{Number, Value};
 
 use super::kind;
 
-/// User text for a message: short, on one line, without control characters.
+/// Formats user text for a message: short, on one line, without control characters.
 pub(super) fn shown(text: &str) -> String {
     let short: String = text.chars().take(60).collect();
     let more = if short.len() < text.len() { "…" } else { "" };
@@ -18,7 +18,7 @@ pub(super) fn number_or_kind(value: &Value) -> String {
     }
 }
 
-/// A whole number of at least 0; `30000.0` is one.
+/// Returns a whole number of at least 0; `30000.0` is one.
 pub(super) fn whole_number(number: &Number) -> Option<u64> {
     number.as_u64().or_else(|| {
         let double = number.as_f64()?;

@@ -8,18 +8,18 @@ use serde_json::{Map, Value};
 
 use super::tokens::plain_length;
 
-/// The canonical form for digests: RFC 8785, except that integers are written digit for digit,
-/// because RFC 8785 would round those beyond 2⁵³ and two different arguments would hash alike.
+/// Returns the canonical form for digests: RFC 8785, except that integers are written digit for digit.
+/// RFC 8785 would round integers beyond 2⁵³, and two different arguments would have the same hash.
 /// Literals with `.` or `e` are doubles (`1.0` equals `1`), and `-0` is `0`.
 #[must_use]
 pub fn canonical(value: &Value) -> String {
     let mut out = String::new();
-    // A text takes everything.
+    // Writing to a `String` does not fail.
     let _ = write_canonical(value, &mut out);
     out
 }
 
-/// As [`canonical`], written piece by piece, for a hash that needs no text.
+/// Writes the form of [`canonical`] piece by piece, for a hash that does not need the whole text.
 ///
 /// # Errors
 /// Those of `out`.
@@ -68,7 +68,7 @@ fn write_members(members: &Map<String, Value>, out: &mut impl fmt::Write) -> fmt
 fn canonical_number(literal: &str) -> String {
     if literal.bytes().any(|byte| matches!(byte, b'.' | b'e' | b'E')) {
         let double: f64 = literal.parse().unwrap_or(f64::NAN);
-        // `-0.0` prints as `0` in ECMAScript, and so here.
+        // ECMAScript prints `-0.0` as `0`, and so does this form.
         ryu_js::Buffer::new().format(double).to_owned()
     } else if literal == "-0" {
         "0".to_owned()
@@ -84,7 +84,7 @@ fn canonical_number(literal: &str) -> String {
 pub fn write_text(text: &str, out: &mut impl fmt::Write) -> fmt::Result {
     out.write_char('"')?;
     let mut rest = text;
-    // Most texts have nothing to escape: what lies between is copied in one piece.
+    // Most texts have nothing to escape, so the text between escapes is copied in one piece.
     loop {
         let (plain, escaped) = rest.split_at(plain_length(rest.as_bytes()));
         out.write_str(plain)?;
@@ -99,13 +99,14 @@ pub fn write_text(text: &str, out: &mut impl fmt::Write) -> fmt::Result {
             Some(b'\t') => out.write_str("\\t")?,
             Some(control) => write!(out, "\\u{control:04x}")?,
         }
-        // What is escaped is ASCII, of one byte.
+        // Every escaped character is ASCII, of one byte.
         rest = escaped.get(1..).unwrap_or_default();
     }
     out.write_char('"')
 }
 
-/// Writes an object in canonical form (RFC 8785) whose members come in the order of their names.
+/// A writer of an object in canonical form (RFC 8785). The caller adds the members in the order of their
+/// names.
 pub(crate) struct CanonicalObject {
     out: String,
 }
@@ -115,7 +116,7 @@ impl CanonicalObject {
         Self { out: String::with_capacity(1024) }
     }
 
-    /// A name has no character that JSON escapes.
+    /// Writes a name, which must not contain a character that JSON escapes.
     fn name(&mut self, name: &str) {
         self.out.push_str(if self.out.is_empty() { "{\"" } else { ",\"" });
         self.out.push_str(name);
@@ -136,7 +137,7 @@ impl CanonicalObject {
         }
     }
 
-    /// A flag, which is left out where it is not set.
+    /// Writes a flag; an unset flag is omitted.
     pub(crate) fn flag(&mut self, name: &str, is: bool) {
         if is {
             self.name(name);
@@ -147,7 +148,7 @@ impl CanonicalObject {
     pub(crate) fn double(&mut self, name: &str, double: Option<f64>) {
         if let Some(double) = double {
             self.name(name);
-            // JSON has no other doubles.
+            // JSON cannot represent an infinity or NaN.
             match double.is_finite() {
                 true => self.out.push_str(ryu_js::Buffer::new().format_finite(double)),
                 false => self.out.push_str("null"),

@@ -7,21 +7,21 @@ thread_local! {
     static READINGS: RefCell<Option<Vec<Reading>>> = const { RefCell::new(None) };
 }
 
-/// What was done with a text on this thread.
+/// One operation on a text on this thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reading {
-    /// A text of so many bytes was read, or a part of it.
+    /// A pass over a text with this number of bytes, or over a part of it.
     Pass(usize),
-    /// A tree was built of a text of so many bytes; the pass for it is counted apart.
+    /// The building of a tree from a text with this number of bytes; its pass is counted separately.
     Tree(usize),
 }
 
-/// Begins to count what is read on this thread.
+/// Begins to count the readings on this thread.
 pub fn begin() {
     READINGS.set(Some(Vec::new()));
 }
 
-/// What was read on this thread since the counting began; it ends.
+/// Ends the counting and returns the readings on this thread since it began.
 #[must_use]
 pub fn end() -> Vec<Reading> {
     READINGS.take().unwrap_or_default()

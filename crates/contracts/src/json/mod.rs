@@ -1,8 +1,9 @@
-//! The gate for JSON from outside: strict parsing with places, and the canonical form for digests.
+//! The gate for external JSON: strict parsing with the place of each fault, and the canonical form for
+//! digests.
 //!
-//! It is a parser of its own because none of the well-kept ones reports duplicate keys, numbers
-//! beyond an IEEE double and lone surrogates with their place, and because a JSON object that
-//! spells `serde_json`'s private number key must not turn into a number on the way in.
+//! It is a separate parser because no maintained one reports duplicate keys, numbers beyond an IEEE
+//! double and lone surrogates with their place. In addition, a JSON object with `serde_json`'s private
+//! number key must not be parsed as a number.
 //!
 //! Path: 4. Doc: contract.md#json-safe
 
@@ -26,17 +27,17 @@ pub use read::{Kind, Reader};
 pub use rewrite::{Rewrite, rewrite};
 pub use text::JsonText;
 
-/// Nesting deeper than this is refused.
+/// Maximum nesting depth; deeper documents are rejected.
 pub const DEPTH_MAX: usize = 128;
 
-/// Faults that one reading goes on after.
+/// Maximum number of faults after which one reading continues.
 pub const FAULTS_MAX: usize = 1_000;
 
-/// Keys that `serde_json` uses internally; a document that spells them is refused, because it
-/// would be read as another value than it is.
+/// The prefix of keys that `serde_json` uses internally. A document with such a key is rejected, because
+/// it would be read as a different value.
 const PRIVATE_PREFIX: &str = "$serde_json::private::";
 
-/// One step of the way from the root of a document to a place in it.
+/// One step of the path from the root of a document to a place in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
     /// A member of an object.
@@ -45,7 +46,7 @@ pub enum Step {
     Index(usize),
 }
 
-/// What is wrong with a document.
+/// The kind of a fault in a document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum JsonFaultKind {
@@ -53,7 +54,7 @@ pub enum JsonFaultKind {
     Syntax,
     /// The bytes are not UTF-8.
     NotUtf8,
-    /// An object names a key twice.
+    /// An object contains a key twice.
     DuplicateKey,
     /// A number that an IEEE double cannot hold, such as `1e400`.
     NumberTooLarge,
@@ -65,16 +66,16 @@ pub enum JsonFaultKind {
     ReservedKey,
 }
 
-/// Where and why a document was refused.
+/// A fault of a rejected document, with its place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JsonFault {
-    /// What is wrong.
+    /// The kind.
     pub kind: JsonFaultKind,
-    /// The way to the place, from the root.
+    /// The path to the place, from the root.
     pub path: Vec<Step>,
     /// Byte offset of the place.
     pub offset: usize,
-    /// A sentence for people; it holds no value of the document, only key names.
+    /// A sentence for operators and users; it contains key names, but no value of the document.
     pub message: String,
 }
 
@@ -87,32 +88,32 @@ impl fmt::Display for JsonFault {
 impl std::error::Error for JsonFault {}
 
 impl JsonFault {
-    /// The place as an RFC 6901 JSON Pointer.
+    /// Returns the place as an RFC 6901 JSON Pointer.
     #[must_use]
     pub fn pointer(&self) -> String {
         pointer(&self.path)
     }
 
-    /// A fault that could not be found again.
+    /// Returns the fault of a rejected value in which no fault was found again.
     pub(crate) fn unknown() -> Self {
         let message = "the value does not pass the gate".to_owned();
         Self { kind: JsonFaultKind::Syntax, path: Vec::new(), offset: 0, message }
     }
 
-    /// That a whole document is no object.
+    /// Returns the fault that a whole document is not an object.
     pub(crate) fn no_object() -> Self {
         let message = "an object is expected".to_owned();
         Self { kind: JsonFaultKind::Syntax, path: Vec::new(), offset: 0, message }
     }
 
-    /// The place as a dotted path, `root` for the document itself.
+    /// Returns the place as a dotted path, `root` for the document itself.
     #[must_use]
     pub fn dotted(&self) -> String {
         dotted(&self.path)
     }
 }
 
-/// An RFC 6901 JSON Pointer for `path`.
+/// Returns an RFC 6901 JSON Pointer for `path`.
 #[must_use]
 pub fn pointer(path: &[Step]) -> String {
     let mut out = String::new();
@@ -130,7 +131,7 @@ pub fn pointer(path: &[Step]) -> String {
     out
 }
 
-/// A dotted path such as `capabilities.locales[1]`; the empty path is `root`.
+/// Returns a dotted path such as `capabilities.locales[1]`; the empty path is `root`.
 #[must_use]
 pub fn dotted(path: &[Step]) -> String {
     if path.is_empty() {
@@ -153,7 +154,7 @@ pub fn dotted(path: &[Step]) -> String {
     out
 }
 
-/// Line and column of a byte offset, both from 1; the column counts characters.
+/// Returns line and column of a byte offset, both from 1; the column counts characters.
 #[must_use]
 pub fn line_column(text: &[u8], offset: usize) -> (usize, usize) {
     let before = text.get(..offset.min(text.len())).unwrap_or_default();
@@ -178,8 +179,8 @@ pub(crate) fn parse_text(reader: &mut Reader<'_>) -> Result<Value, JsonFault> {
     Ok(value)
 }
 
-/// As [`parse`], but a key may stand twice in one object, and its last value counts: for looking at what
-/// was refused, and not for use.
+/// As [`parse`], but an object may contain a key twice, and the last value is used. It is for the
+/// inspection of rejected documents, and not for use.
 ///
 /// # Errors
 /// As [`parse`].
@@ -187,11 +188,11 @@ pub fn parse_with_doubles(text: &str) -> Result<Value, JsonFault> {
     parse_text(&mut Reader::new(text).with_doubles())
 }
 
-/// Called for each member and element: the way to it, the offset of its key (or of its value in
-/// an array), and the offset of its value.
+/// A callback for each member and element. Its parameters are the path, the offset of the key (or of the
+/// value in an array), and the offset of the value.
 pub type Observer<'o> = dyn FnMut(&[Step], usize, usize) + 'o;
 
-/// As [`parse`], and tells `observer` where members stand.
+/// As [`parse`]; reports the place of each member to `observer`.
 ///
 /// # Errors
 /// As [`parse`].
@@ -202,9 +203,9 @@ pub fn parse_observed(text: &[u8], observer: &mut Observer<'_>) -> Result<Value,
     Ok(value)
 }
 
-/// As [`parse_observed`], but goes on after faults that leave the rest readable (duplicate keys,
-/// numbers out of range, lone surrogates, reserved keys), at most [`FAULTS_MAX`], and gives them. The value is for
-/// looking at, not for use, when there are any.
+/// As [`parse_observed`], but continues after faults that leave the rest readable, at most
+/// [`FAULTS_MAX`], and returns them. These are duplicate keys, numbers out of range, lone surrogates and
+/// reserved keys. With faults, the value is for inspection, and not for use.
 ///
 /// # Errors
 /// The first fault that leaves the rest unreadable, with those before it.
@@ -225,10 +226,11 @@ pub fn parse_all_faults(
     }
 }
 
-/// Levels that a record may wrap around a payload, so that it can still be read back.
+/// Maximum nesting depth of a payload in a record. A record may wrap 16 more levels around it and can
+/// still be read back.
 pub const WRAPPED_DEPTH_MAX: usize = DEPTH_MAX - 16;
 
-/// Whether a value is nested no deeper than `most` levels; a text or a number is none.
+/// Whether a value is nested at most `most` levels; a text or a number has none.
 #[must_use]
 pub fn is_within(value: &Value, most: usize) -> bool {
     let nested = |item: &Value| most > 0 && is_within(item, most - 1);
@@ -239,7 +241,7 @@ pub fn is_within(value: &Value, most: usize) -> bool {
     }
 }
 
-/// How many levels a value is nested; a text or a number is 0.
+/// Returns the nesting depth of a value; a text or a number is 0.
 #[cfg(test)]
 fn depth(value: &Value) -> usize {
     match value {
@@ -299,12 +301,12 @@ fn overflows(literal: &str) -> bool {
     (long || exponent) && literal.parse::<f64>().map_or(true, f64::is_infinite)
 }
 
-/// The byte offset at which the member or element at `path` stands: of its key where it has one
-/// and `key` is asked for, else of its value. `None` where the document has no such place.
+/// Returns the byte offset of the member or element at `path`. This is the offset of its key if it has
+/// one and `key` is set, else of its value. `None` if the document has no such place.
 #[must_use]
 pub fn locate(text: &[u8], path: &[Step], key: bool) -> Option<usize> {
     let mut found = None;
-    // The first fault ends the scan; what stood before it has been seen.
+    // The first fault ends the scan, but the members before it have been observed.
     let _ = parse_observed(text, &mut |at, key_at, value_at| {
         if at == path {
             found = Some(if key { key_at } else { value_at });
@@ -313,10 +315,10 @@ pub fn locate(text: &[u8], path: &[Step], key: bool) -> Option<usize> {
     found
 }
 
-/// Object keys that scripting languages read as something else than data.
+/// Object keys that scripting languages do not treat as data.
 const HAZARDOUS_KEYS: [&str; 3] = ["__proto__", "constructor", "prototype"];
 
-/// The places of keys that scripting languages read as something else than data.
+/// Returns the places of keys that scripting languages do not treat as data.
 #[must_use]
 pub fn hazardous_keys(value: &Value) -> Vec<Vec<Step>> {
     fn walk(value: &Value, path: &mut Vec<Step>, out: &mut Vec<Vec<Step>>) {
@@ -346,7 +348,8 @@ pub fn hazardous_keys(value: &Value) -> Vec<Vec<Step>> {
     out
 }
 
-/// The distinct keys of an array of strings, in order; used where a list must not repeat itself.
+/// Returns the first item that is a duplicate of an earlier one; used where a list must not contain
+/// duplicates.
 pub(crate) fn first_duplicate<'v>(items: impl Iterator<Item = &'v str>) -> Option<&'v str> {
     let mut seen = HashSet::new();
     items.into_iter().find(|item| !seen.insert(*item))

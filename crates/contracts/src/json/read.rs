@@ -1,5 +1,5 @@
-//! Reads JSON text member by member, and checks on the way what the gate checks: one pass, with a tree
-//! only where the caller builds one.
+//! Reads JSON text member by member, with the checks of the gate, in one pass. A tree is built only
+//! where the caller requests one.
 //!
 //! Doc: contract.md#json-safe
 
@@ -14,30 +14,30 @@ use super::{
     DEPTH_MAX, JsonFault, JsonFaultKind, JsonText, Observer, PRIVATE_PREFIX, RESERVED_KEY, Step,
 };
 
-/// Keys of one object that are compared one by one; of more, a set is made.
+/// Maximum number of keys of one object that are compared one by one; more keys use a set.
 const KEYS_COMPARED: usize = 16;
 
-/// A position in a JSON text, and what the text before it was like.
+/// A reader at a position in a JSON text, with properties of the text read so far.
 #[derive(Debug)]
 pub struct Reader<'t> {
     pub(super) text: &'t str,
     pub(super) bytes: &'t [u8],
-    /// What the text is all of, where it is shared.
+    /// The shared source, if there is one; it is the same text as `text`.
     source: Option<&'t Arc<String>>,
     pub(super) at: usize,
-    /// Where the key of the present member begins.
+    /// The offset of the current member's key.
     key_at: usize,
     pub(super) path: Vec<Place<'t>>,
     deepest: usize,
     pub(super) blanks: bool,
     pub(super) line_breaks: bool,
-    /// Whether a key may stand twice in one object; the last one counts.
+    /// Whether an object may contain a key twice; the last value is used.
     doubles: bool,
-    /// Where faults go that leave the rest readable; `None` = the first one ends the reading.
+    /// Collected faults that leave the rest readable; `None` = the first fault ends the reading.
     pub(super) soft: Option<Vec<JsonFault>>,
 }
 
-/// What was read of one value.
+/// The place, the nesting depth and the white space of one value that was read.
 struct Measured {
     place: Range<usize>,
     depth: usize,
@@ -51,7 +51,7 @@ pub(super) enum Place<'t> {
     Index(usize),
 }
 
-/// What kind of value begins at a position.
+/// The kind of the value that begins at a position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// `{`
@@ -60,12 +60,12 @@ pub enum Kind {
     Array,
     /// `"`
     Text,
-    /// A number, `true`, `false` or `null`; or what is no JSON.
+    /// A number, `true`, `false` or `null`; or text that is not JSON.
     Other,
 }
 
 impl<'t> Reader<'t> {
-    /// A reader at the beginning of `text`; the first fault ends its reading.
+    /// Creates a reader at the beginning of `text`; the first fault ends the reading.
     #[must_use]
     pub fn new(text: &'t str) -> Self {
         #[cfg(feature = "counting")]
@@ -85,27 +85,28 @@ impl<'t> Reader<'t> {
         }
     }
 
-    /// A reader of a text whose parts are kept: what [`Reader::json`] gives shares it.
+    /// Creates a reader of a shared text: results of [`Reader::json`] share it.
     #[must_use]
     pub fn of_source(source: &'t Arc<String>) -> Self {
         Self { source: Some(source), ..Self::new(source) }
     }
 
-    /// The same, which goes on after faults that leave the rest readable: duplicate keys, numbers
-    /// out of range, lone surrogates, reserved keys. [`Reader::take_faults`] gives them.
+    /// Returns the reader in tolerant mode, which continues after faults that leave the rest readable.
+    /// These are duplicate keys, numbers out of range, lone surrogates and reserved keys.
+    /// [`Reader::take_faults`] returns them.
     #[must_use]
     pub fn tolerant(self) -> Self {
         Self { soft: Some(Vec::new()), ..self }
     }
 
-    /// The same, for which a key may stand twice in one object, as most readers have it: for looking at
-    /// what was refused.
+    /// Returns the reader in a mode in which an object may contain a key twice, as in most JSON readers.
+    /// It is for the inspection of rejected documents.
     #[must_use]
     pub fn with_doubles(self) -> Self {
         Self { doubles: true, ..self }
     }
 
-    /// A reader of bytes.
+    /// Creates a reader of bytes.
     ///
     /// # Errors
     /// [`JsonFaultKind::NotUtf8`].
@@ -118,36 +119,36 @@ impl<'t> Reader<'t> {
         })
     }
 
-    /// The faults that were passed over so far; none is left.
+    /// Removes and returns the faults collected so far.
     pub fn take_faults(&mut self) -> Vec<JsonFault> {
         self.soft.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// How deep what was read is nested.
+    /// Returns the nesting depth of the text read so far.
     #[must_use]
     pub fn deepest(&self) -> usize {
         self.deepest
     }
 
-    /// Whether white space stood between tokens.
+    /// Whether the text read so far has white space between tokens.
     #[must_use]
     pub fn has_blanks(&self) -> bool {
         self.blanks
     }
 
-    /// Whether line breaks stood between tokens.
+    /// Whether the text read so far has line breaks between tokens.
     #[must_use]
     pub fn has_line_breaks(&self) -> bool {
         self.line_breaks
     }
 
-    /// The offset of what is read next.
+    /// Returns the offset at which the reader continues.
     #[must_use]
     pub fn position(&self) -> usize {
         self.at
     }
 
-    /// What the next value is.
+    /// Skips white space and returns the kind of the next value.
     pub fn kind(&mut self) -> Kind {
         self.pass_blanks();
         match self.peek() {
@@ -158,7 +159,7 @@ impl<'t> Reader<'t> {
         }
     }
 
-    /// Reads an object: `each` is given every key, and has to read its value.
+    /// Reads an object: `each` receives every key and must read its value.
     ///
     /// # Errors
     /// The first fault that leaves the rest unreadable, and every other one where the reader is not
@@ -213,7 +214,7 @@ impl<'t> Reader<'t> {
         }
     }
 
-    /// Reads an array: `each` has to read every item.
+    /// Reads an array: `each` must read every item.
     ///
     /// # Errors
     /// As [`Reader::members`].
@@ -263,7 +264,7 @@ impl<'t> Reader<'t> {
         Ok(Cow::Owned(out))
     }
 
-    /// Passes over any value, and gives its place.
+    /// Skips a value of any kind and returns its byte range.
     ///
     /// # Errors
     /// As [`Reader::members`].
@@ -274,7 +275,7 @@ impl<'t> Reader<'t> {
         Ok(start..self.at)
     }
 
-    /// Passes over any value.
+    /// Skips a value of any kind.
     ///
     /// # Errors
     /// As [`Reader::members`].
@@ -297,13 +298,13 @@ impl<'t> Reader<'t> {
         Ok(())
     }
 
-    /// As [`Reader::skip`], and tells how deep the value is nested.
+    /// As [`Reader::skip`]; returns the byte range and the nesting depth of the value.
     pub(super) fn skip_measured(&mut self) -> Result<(Range<usize>, usize), JsonFault> {
         let ((), read) = self.measured(|reader| reader.skip())?;
         Ok((read.place, read.depth))
     }
 
-    /// Reads one value by `read`, and tells what was read.
+    /// Reads one value by `read`, and returns the result of `read` and the [`Measured`] properties.
     fn measured<T>(
         &mut self,
         read: impl FnOnce(&mut Self) -> Result<T, JsonFault>,
@@ -327,7 +328,7 @@ impl<'t> Reader<'t> {
         Ok(self.json_of(|reader| reader.skip())?.1)
     }
 
-    /// Reads one value by `read`, and gives beside what that made the text of the value.
+    /// Reads one value by `read`, and returns the result of `read` and the text of the value.
     ///
     /// # Errors
     /// As [`Reader::json`].
@@ -361,7 +362,7 @@ impl<'t> Reader<'t> {
         self.watched_tree(&mut ())
     }
 
-    /// As [`Reader::tree`], and tells `watch` where members stand.
+    /// As [`Reader::tree`]; reports the place of each member to `watch`.
     pub(super) fn watched_tree(&mut self, watch: &mut impl Watch) -> Result<Value, JsonFault> {
         self.pass_blanks();
         match self.peek() {
@@ -396,13 +397,13 @@ impl<'t> Reader<'t> {
         }
     }
 
-    /// Passes the bracket that opens an object or an array.
+    /// Consumes the bracket that opens an object or an array.
     fn open(&mut self, bracket: u8, message: &str) -> Result<(), JsonFault> {
         self.pass_blanks();
         if self.peek() != Some(bracket) {
             return Err(self.syntax(message));
         }
-        // What is inside is one level deeper than the way to it.
+        // The content is one level deeper than the path to it.
         let depth = self.path.len() + 1;
         if depth > DEPTH_MAX {
             let message = format!("nested deeper than {DEPTH_MAX} levels");
@@ -413,7 +414,7 @@ impl<'t> Reader<'t> {
         Ok(())
     }
 
-    /// Makes sure that nothing follows.
+    /// Checks that nothing follows.
     ///
     /// # Errors
     /// [`JsonFaultKind::Syntax`].
@@ -434,7 +435,7 @@ struct Keys<'t> {
 }
 
 impl<'t> Keys<'t> {
-    /// Takes a key; `false` for one that is there.
+    /// Inserts a key; returns `false` for a duplicate.
     fn insert(&mut self, key: Cow<'t, str>) -> bool {
         if self.many.is_empty() {
             if self.few.contains(&key) {
@@ -450,7 +451,7 @@ impl<'t> Keys<'t> {
     }
 }
 
-/// Is told where members stand.
+/// An observer of the places of members.
 pub(super) trait Watch {
     fn enter(&mut self, step: impl FnOnce() -> Step, key_at: usize, value_at: usize);
     fn leave(&mut self);
@@ -461,7 +462,7 @@ impl Watch for () {
     fn leave(&mut self) {}
 }
 
-/// Tells an observer, with the whole way to each member.
+/// A watch that reports each member with its whole path to an observer.
 pub(super) struct Observed<'o, 'f> {
     pub(super) observer: &'o mut Observer<'f>,
     pub(super) path: Vec<Step>,

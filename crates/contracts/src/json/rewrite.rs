@@ -1,4 +1,4 @@
-//! Changes texts within a JSON document without a tree of it: one pass, and a new document only where
+//! Changes texts within a JSON document in one pass, without a tree. A new document is built only if
 //! something changes.
 //!
 //! Doc: records.md#redaction
@@ -12,17 +12,18 @@ use super::canonical::write_text;
 use super::read::{Kind, Reader};
 use super::{JsonFault, PRIVATE_PREFIX, overflows};
 
-/// What is to be changed.
+/// The rules of a change.
 pub trait Rewrite {
-    /// The text that stands for the value of a member, whatever the value is but null; `None` = the
-    /// value is looked into.
+    /// Returns the replacement for the value of a member, unless the value is null; `None` = the value
+    /// is examined.
     fn member(&mut self, name: &str) -> Option<String>;
 
-    /// The text that stands for a text; `None` = it stays.
+    /// Returns the replacement for a text; `None` = it is unchanged.
     fn text(&mut self, text: &str) -> Option<String>;
 }
 
-/// The document with what `rules` changes; `None` where nothing does. What stays keeps its bytes.
+/// Returns the document with the changes of `rules`; `None` if nothing changes. Unchanged parts retain
+/// their bytes.
 ///
 /// # Errors
 /// The first fault of a document that does not pass the gate.
@@ -34,7 +35,7 @@ pub fn rewrite(document: &str, rules: &mut impl Rewrite) -> Result<Option<String
     Ok(copy.done())
 }
 
-/// Changes nothing.
+/// Rules that change nothing.
 pub(super) struct Unchanged;
 
 impl Rewrite for Unchanged {
@@ -46,7 +47,8 @@ impl Rewrite for Unchanged {
     }
 }
 
-/// A tree holds what the gate refuses; [`super::check_value`] says what, and where.
+/// The error that a tree contains a value that the gate rejects. [`super::check_value`] returns the
+/// fault and its place.
 #[derive(Debug)]
 pub(super) struct Unwritable;
 
@@ -56,8 +58,8 @@ impl From<fmt::Error> for Unwritable {
     }
 }
 
-/// Writes a tree with what `rules` changes, and checks it as the gate does, in one walk; `levels` is how
-/// deep it may be nested. Gives how deep it is.
+/// Writes a tree with the changes of `rules`, and checks it as the gate does, in one walk. `levels` is
+/// the maximum nesting depth. Returns the actual nesting depth.
 pub(super) fn write_rewritten(
     tree: &Value,
     rules: &mut impl Rewrite,
@@ -142,7 +144,7 @@ fn walk(
     }
 }
 
-/// A copy of a document that begins with its first change.
+/// A copy of a document, which is empty until the first change.
 struct Copy<'d> {
     document: &'d str,
     from: usize,
@@ -152,7 +154,7 @@ struct Copy<'d> {
 impl Copy<'_> {
     fn put(&mut self, place: Range<usize>, text: &str) {
         self.out.push_str(self.document.get(self.from..place.start).unwrap_or_default());
-        // A text takes everything.
+        // Writing to a `String` does not fail.
         let _ = write_text(text, &mut self.out);
         self.from = place.end;
     }

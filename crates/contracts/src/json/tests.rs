@@ -80,7 +80,7 @@ fn doubled_keys_cost_nothing_where_they_may_stand() {
     for refused in [r#"{"a":1e400}"#, r#"{"a":"\ud800"}"#, "{"] {
         assert!(parse_with_doubles(refused).is_err(), "{refused}");
     }
-    // Each fault names the whole way to it, so that their number has to be bounded.
+    // Each fault contains its whole path, so the number of faults must be bounded.
     let text = format!(r#"{{"{}":{{{}"":1}}}}"#, "k".repeat(10_000), r#""":1,"#.repeat(5_000));
     let faults = parse_all_faults(text.as_bytes(), &mut |_, _, _| ()).unwrap_err();
     assert_eq!(faults.len(), FAULTS_MAX + 1);

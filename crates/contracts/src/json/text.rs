@@ -1,5 +1,5 @@
-//! JSON as text that has passed the gate: kept, compared and written as it is, and read as a tree only
-//! where somebody asks for one.
+//! JSON text that has passed the gate: stored, compared and written unchanged, and parsed into a tree
+//! only on request.
 //!
 //! Doc: contract.md#json-safe
 
@@ -21,8 +21,8 @@ use super::rewrite::{Rewrite, Unchanged, Unwritable, rewrite, write_rewritten};
 use super::tokens::plain_length;
 use super::{DEPTH_MAX, JsonFault, check_value};
 
-/// JSON text that has passed the gate, without white space between its tokens. Cheap to clone: it
-/// shares the text that it is a part of.
+/// JSON text that has passed the gate, without white space between its tokens. Cheap to clone: clones
+/// share the source text.
 #[derive(Clone)]
 pub struct JsonText {
     source: Arc<String>,
@@ -31,7 +31,7 @@ pub struct JsonText {
 }
 
 impl JsonText {
-    /// Takes a whole document through the gate.
+    /// Parses a whole document through the gate.
     ///
     /// # Errors
     /// The first [`JsonFault`] in reading order.
@@ -43,15 +43,16 @@ impl JsonText {
         Ok(text)
     }
 
-    /// The text of a tree.
+    /// Returns the text of a tree.
     ///
     /// # Errors
-    /// Where a tree holds what the gate refuses: numbers out of range, reserved keys, too many levels.
+    /// Where a tree contains a value that the gate rejects: numbers out of range, reserved keys, too
+    /// many levels.
     pub fn of(value: &Value) -> Result<Self, JsonFault> {
         Self::of_rewritten(value, &mut Unchanged)
     }
 
-    /// The text of a tree with what `rules` changes.
+    /// Returns the text of a tree with the changes of `rules`.
     ///
     /// # Errors
     /// As [`JsonText::of`].
@@ -63,22 +64,22 @@ impl JsonText {
         }
     }
 
-    /// The text of a text.
+    /// Returns the JSON text of a string.
     #[must_use]
     pub fn of_text(text: &str) -> Self {
         let mut out = String::with_capacity(text.len() + 2);
-        // A text takes everything.
+        // Writing to a `String` does not fail.
         let _ = super::canonical::write_text(text, &mut out);
         Self::checked(out, 0)
     }
 
-    /// The text of a count.
+    /// Returns the JSON text of a count.
     #[must_use]
     pub fn of_count(count: usize) -> Self {
         Self::checked(count.to_string(), 0)
     }
 
-    /// An object of these members.
+    /// Creates an object of these members.
     #[must_use]
     pub fn object<'m>(members: impl IntoIterator<Item = (&'m str, Self)>) -> Self {
         let (mut out, mut depth) = (String::from("{"), 0);
@@ -86,7 +87,7 @@ impl JsonText {
             if out.len() > 1 {
                 out.push(',');
             }
-            // A text takes everything.
+            // Writing to a `String` does not fail.
             let _ = super::canonical::write_text(name, &mut out);
             out.push(':');
             out.push_str(member.as_str());
@@ -96,7 +97,7 @@ impl JsonText {
         Self::checked(out, depth + 1)
     }
 
-    /// An array of these items.
+    /// Creates an array of these items.
     #[must_use]
     pub fn array(items: impl IntoIterator<Item = Self>) -> Self {
         let (mut out, mut depth) = (String::from("["), 0);
@@ -111,13 +112,13 @@ impl JsonText {
         Self::checked(out, depth + 1)
     }
 
-    /// Text that is known to have passed the gate, and to have no white space.
+    /// Wraps text that has passed the gate and has no white space between tokens.
     pub(crate) fn checked(text: String, depth: usize) -> Self {
         let place = 0..text.len();
         Self { source: Arc::new(text), place, depth }
     }
 
-    /// A part of a source; what has white space is copied without it.
+    /// Returns a part of a source; a part with white space is copied without it.
     pub(super) fn part(
         source: &Arc<String>,
         place: Range<usize>,
@@ -130,25 +131,25 @@ impl JsonText {
         }
     }
 
-    /// A part of this text; `place` is within it.
+    /// Returns a part of this text; `place` is relative to it.
     pub(crate) fn within(&self, place: Range<usize>, depth: usize) -> Self {
         let place = self.place.start + place.start..self.place.start + place.end;
         Self { source: Arc::clone(&self.source), place, depth }
     }
 
-    /// The text.
+    /// Returns the text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         self.source.get(self.place.clone()).unwrap_or("null")
     }
 
-    /// Bytes of the text.
+    /// Returns the length of the text, in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.as_str().len()
     }
 
-    /// How deep it is nested; a text or a number is 0.
+    /// Returns the nesting depth; a text or a number is 0.
     #[must_use]
     pub fn depth(&self) -> usize {
         self.depth
@@ -172,35 +173,35 @@ impl JsonText {
         self.as_str() == "null"
     }
 
-    /// A tree of it, built anew each time.
+    /// Builds a tree of the text, anew at each call.
     #[must_use]
     pub fn tree(&self) -> Value {
-        // What has passed the gate can be read.
+        // Text that has passed the gate is always readable.
         Reader::new(self.as_str()).tree().unwrap_or_default()
     }
 
-    /// What a text says; `None` where it is none.
+    /// Returns the value of a JSON string; `None` for another value.
     #[must_use]
     pub fn as_text(&self) -> Option<Cow<'_, str>> {
         let mut reader = Reader::new(self.as_str());
         if reader.kind() == Kind::Text { reader.text().ok() } else { None }
     }
 
-    /// The document with what `rules` changes; `None` where nothing does.
+    /// Returns the document with the changes of `rules`; `None` if nothing changes.
     #[must_use]
     pub fn rewritten(&self, rules: &mut impl Rewrite) -> Option<Self> {
-        // What has passed the gate can be read.
+        // Text that has passed the gate is always readable.
         let text = rewrite(self.as_str(), rules).ok()??;
         Some(Self::checked(text, self.depth))
     }
 
-    /// The members of an object in their order; none of what is no object.
+    /// Returns the members of an object in their order; empty for another value.
     #[must_use]
     pub fn members(&self) -> Vec<(Cow<'_, str>, Self)> {
         let mut all = Vec::new();
         let mut reader = Reader::new(self.as_str());
         if reader.kind() == Kind::Object {
-            // What has passed the gate can be read.
+            // Text that has passed the gate is always readable.
             let _ = reader.members(|reader, name| {
                 let (place, depth) = reader.skip_measured()?;
                 all.push((name.clone(), self.within(place, depth)));
@@ -210,13 +211,13 @@ impl JsonText {
         all
     }
 
-    /// The items of an array; none of what is no array.
+    /// Returns the items of an array; empty for another value.
     #[must_use]
     pub fn items(&self) -> Vec<Self> {
         let mut all = Vec::new();
         let mut reader = Reader::new(self.as_str());
         if reader.kind() == Kind::Array {
-            // What has passed the gate can be read.
+            // Text that has passed the gate is always readable.
             let _ = reader.items(|reader| {
                 let (place, depth) = reader.skip_measured()?;
                 all.push(self.within(place, depth));
@@ -227,7 +228,7 @@ impl JsonText {
     }
 }
 
-/// `text`, which is JSON, without white space between its tokens.
+/// Returns `text`, which is JSON, without white space between its tokens.
 fn compact(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -245,7 +246,7 @@ fn compact(text: &str) -> String {
     out
 }
 
-/// Bytes of the text in double quotes that `from` begins with.
+/// Returns the length, in bytes, of the quoted text at the beginning of `from`.
 fn text_length(from: &str) -> usize {
     let bytes = from.as_bytes();
     let mut at = 1;
@@ -279,15 +280,16 @@ impl PartialEq for JsonText {
 
 impl Eq for JsonText {}
 
-/// By value: the order of members, and how texts and numbers are escaped, does not count.
+/// Compares by value: the order of members and the escapes of texts are ignored. Numbers are equal if
+/// their digits are equal, so `1.0` and `1.00` differ.
 impl PartialEq<Value> for JsonText {
     fn eq(&self, other: &Value) -> bool {
         self.tree() == *other
     }
 }
 
-/// The name by which `serde_json` knows that a text goes out as it is; its `RawValue` has no other way
-/// to be made of a text without another pass. A test holds that the name is still the same.
+/// The name by which `serde_json` recognises text that it must write unchanged. Its `RawValue` cannot be
+/// created from text without another pass. A test checks that the name is unchanged.
 const VERBATIM: &str = "$serde_json::private::RawValue";
 
 impl Serialize for JsonText {

@@ -1,5 +1,5 @@
-//! The tokens of JSON: texts with their escapes, numbers, words, white space; and what is said of a
-//! place where something else stands.
+//! Reads the tokens of JSON: texts with their escapes, numbers, words, white space. It also creates the
+//! fault for a place with an unexpected token.
 //!
 //! Doc: contract.md#json-safe
 
@@ -66,7 +66,7 @@ impl<'t> Reader<'t> {
         Ok(value)
     }
 
-    /// The literal of a number; `None` for one that is out of range.
+    /// Reads the literal of a number; `None` for a number out of range.
     pub(super) fn number(&mut self) -> Result<Option<&'t str>, JsonFault> {
         let start = self.at;
         if self.peek() == Some(b'-') {
@@ -111,8 +111,7 @@ impl<'t> Reader<'t> {
         }
     }
 
-    /// Passes the quotation mark that opens a text, and what follows it up to the first escape or
-    /// the end of the text.
+    /// Consumes the opening quotation mark of a text, and the text up to its first escape or its end.
     pub(super) fn pass_plain(&mut self) -> Result<(), JsonFault> {
         if self.peek() != Some(b'"') {
             return Err(self.syntax("expected a text in double quotes"));
@@ -122,7 +121,7 @@ impl<'t> Reader<'t> {
         Ok(())
     }
 
-    /// The rest of a text of which the plain beginning was passed; it goes to `out`.
+    /// Reads the rest of a text after its plain beginning, and appends it to `out`.
     pub(super) fn rest_of_text(&mut self, out: &mut Option<&mut String>) -> Result<(), JsonFault> {
         loop {
             match self.peek() {
@@ -168,7 +167,7 @@ impl<'t> Reader<'t> {
         Ok(plain)
     }
 
-    /// The character that one `\u` escape names, or two that are a surrogate pair.
+    /// Reads the character of one `\u` escape, or of two escapes that are a surrogate pair.
     fn code_point(&mut self, start: usize) -> Result<char, JsonFault> {
         let first = self.hex4()?;
         let low_follows = self.bytes.get(self.at..self.at + 2) == Some(b"\\u");
@@ -203,11 +202,11 @@ impl<'t> Reader<'t> {
     }
 }
 
-/// How many bytes of a text stand for themselves before an escape, the end, or what may not be there.
+/// Returns the number of bytes before the first escape, quotation mark or forbidden control character.
 pub(super) fn plain_length(bytes: &[u8]) -> usize {
     const BLOCK: usize = 32;
     let ends = |byte: u8| byte < 0x20 || byte == b'"' || byte == b'\\';
-    // Without a way out of the inner loop, the compiler compares a block at once.
+    // Without an early exit from the inner loop, the compiler compares a whole block at once.
     let is_plain = |block: &&[u8]| !block.iter().fold(false, |any, byte| any | ends(*byte));
     let plain = bytes.chunks_exact(BLOCK).take_while(is_plain).count() * BLOCK;
     let rest = bytes.get(plain..).unwrap_or_default();

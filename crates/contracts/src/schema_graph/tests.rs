@@ -61,12 +61,12 @@ fn recursion_that_branches_is_counted_for_each_instance() {
     let twice = json!({ "type": "object", "properties": { "a": { "allOf": [{ "$ref": "#" }, { "$ref": "#" }] } } });
     let graph = examine(&twice).unwrap().unwrap();
     assert!(graph.can_judge(&nested(10)) && !graph.can_judge(&nested(60)));
-    // A tree is as large as its instance, whatever its depth.
+    // The count of a tree is proportional to the size of the instance, at any depth.
     let tree =
         json!({ "type": "object", "properties": { "a": { "$ref": "#" }, "b": { "$ref": "#" } } });
     let graph = examine(&tree).unwrap().unwrap();
     assert!(graph.can_judge(&nested(120)));
-    // Without recursion it may double all the same, level by level.
+    // A schema without recursion may also double, level by level.
     let mut definitions = Map::new();
     for n in 0..60 {
         let next = json!({ "properties": { "a": { "$ref": format!("#/$defs/d{}", n + 1) } } });

@@ -1,4 +1,4 @@
-//! Schemas that other schemas of one contract refer to, under names of `$defs`.
+//! Collects the schemas that other schemas of one contract refer to, under names of `$defs`.
 //!
 //! Doc: importing.md#openapi
 
@@ -10,15 +10,15 @@ use serde_json::{Map, Value};
 #[derive(Default)]
 pub(super) struct Definitions {
     pub(super) definitions: BTreeMap<String, Value>,
-    /// The name of each place that is referred to.
+    /// The name of each referenced pointer.
     names: BTreeMap<String, String>,
     taken: BTreeSet<String>,
-    /// Names with the places that they stand for, still to be said.
+    /// Names with their pointers, still to be resolved.
     pub(super) open: Vec<(String, String)>,
 }
 
 impl Definitions {
-    /// The name of what stands at a place; places of the same last word get numbers.
+    /// Returns the name of the schema at a pointer. Pointers with the same last segment get numbers.
     pub(super) fn name_of(&mut self, pointer: &str) -> String {
         if let Some(name) = self.names.get(pointer) {
             return name.clone();

@@ -1,4 +1,4 @@
-//! Operations of an OpenAPI document as contracts of endpoint tools.
+//! Converts operations of an OpenAPI document to contracts of endpoint tools.
 //!
 //! Doc: importing.md#openapi
 
@@ -14,21 +14,21 @@ mod definitions;
 use crate::error::ImportError;
 use definitions::Definitions;
 
-/// Methods of operations, in the order in which they are taken.
+/// Methods of operations, in the order of the import.
 const METHODS: [&str; 8] = ["get", "put", "post", "delete", "options", "head", "patch", "trace"];
 /// Longest chain of references that is followed.
 const REFERENCES_MAX: usize = 32;
 
-/// Contracts, and what could not be said in them.
+/// Contracts, and notices of parts that they cannot express.
 #[derive(Debug, Default)]
 pub struct Operations {
-    /// Contracts as the registry file has them.
+    /// Contracts in the format of the registry file.
     pub contracts: Vec<Value>,
-    /// What an operator should know.
+    /// Notices for the operator.
     pub notices: Vec<String>,
 }
 
-/// A document that is JSON or YAML.
+/// Reads a document that is JSON or YAML.
 ///
 /// # Errors
 /// [`ImportError::JsonAt`], [`ImportError::NoUtf8`], [`ImportError::NoYaml`].
@@ -43,8 +43,8 @@ pub fn document(text: &[u8]) -> Result<Value, ImportError> {
     serde_saphyr::from_str::<Value>(text).map_err(|error| ImportError::NoYaml(error.to_string()))
 }
 
-/// The contracts of all operations of a document. `endpoint` is the name under which the service is
-/// configured.
+/// Returns the contracts of all operations of a document. `endpoint` is the name of the service in
+/// the configuration.
 ///
 /// # Errors
 /// [`ImportError::OpenApiVersion`], [`ImportError::NoPaths`].
@@ -79,12 +79,12 @@ struct Api<'d> {
     old: bool,
     out: Operations,
     ids: BTreeSet<String>,
-    /// How often each id was wanted.
+    /// How often each id was requested.
     wanted: BTreeMap<String, usize>,
 }
 
 impl<'d> Api<'d> {
-    /// What a chain of references within the document ends at.
+    /// Returns the target of a chain of references within the document.
     fn followed(&self, value: &'d Value) -> &'d Value {
         let mut here = value;
         for _ in 0..REFERENCES_MAX {
@@ -125,7 +125,7 @@ impl<'d> Api<'d> {
             match parameter.get("in").and_then(Value::as_str) {
                 Some("path" | "query") => (),
                 Some(place) => {
-                    // Headers and cookies carry credentials; agents do not choose them.
+                    // Headers and cookies carry credentials, which agents must not choose.
                     self.out.notices.push(format!("{id}: the {place} `{name}` was left out"));
                     continue;
                 }
@@ -147,7 +147,8 @@ impl<'d> Api<'d> {
                 required.push(json!(name));
             }
             let place = parameter.get("in").and_then(Value::as_str).unwrap_or_default();
-            // The path's own name stays; another one of the same name says where it belongs.
+            // A path parameter has priority for the name; another one of the same name is prefixed
+            // with its place.
             if properties.contains_key(name)
                 && place != "path"
                 && !overrides(item, operation, name, place)
@@ -163,7 +164,7 @@ impl<'d> Api<'d> {
             match json_content(body) {
                 Some(schema) => {
                     let schema = self.schema(schema, &mut definitions);
-                    // A body stands under a name of its own, so that no parameter is hidden.
+                    // The body has a name of its own, so that it hides no parameter.
                     let name = if properties.contains_key("body") { "requestBody" } else { "body" };
                     properties.insert(name.to_owned(), schema);
                     if body.get("required") == Some(&Value::Bool(true)) {
@@ -211,7 +212,7 @@ impl<'d> Api<'d> {
         self.out.contracts.push(contract);
     }
 
-    /// The schema of the first success that is JSON; `{}` = anything.
+    /// Returns the schema of the first success if it is JSON; `{}` = anything.
     fn output(&self, operation: &'d Map<String, Value>) -> Value {
         let responses = operation.get("responses").and_then(Value::as_object);
         let success = responses.and_then(|all| {
@@ -231,8 +232,8 @@ impl<'d> Api<'d> {
         out
     }
 
-    /// A schema that stands alone: references lead into `$defs`, and what version 3.0 says in its
-    /// own way is said in draft 2020-12.
+    /// Converts a schema to a self-contained one: references point into `$defs`, and the dialect of
+    /// version 3.0 becomes draft 2020-12.
     fn schema(&self, schema: &'d Value, definitions: &mut Definitions) -> Value {
         match schema {
             Value::Array(items) => {
@@ -245,7 +246,7 @@ impl<'d> Api<'d> {
                         ("$ref", Value::String(to)) => {
                             out.insert(key.clone(), self.reference(to, definitions));
                         }
-                        // Only OpenAPI knows them.
+                        // Keywords of OpenAPI only.
                         ("discriminator" | "xml" | "externalDocs", _) => (),
                         ("example", value) => {
                             out.insert("examples".to_owned(), json!([value]));
@@ -292,13 +293,13 @@ impl<'d> Api<'d> {
             to.strip_prefix('#').map(|fragment| percent_decode_str(fragment).decode_utf8_lossy());
         let Some(pointer) = pointer.filter(|own| self.document.pointer(own.as_ref()).is_some())
         else {
-            // The guard says that it leaves the document.
+            // The guard reports that the reference leaves the document.
             return json!(to);
         };
         json!(format!("#/$defs/{}", definitions.name_of(&pointer)))
     }
 
-    /// Says what was referred to, one after the other: a chain may be longer than a stack is deep.
+    /// Adds the referenced schemas in a loop, because a chain may be longer than the stack allows.
     fn definitions(&self, definitions: &mut Definitions) {
         while let Some((name, pointer)) = definitions.open.pop() {
             let target = self.document.pointer(&pointer).unwrap_or(&Value::Null);
@@ -308,7 +309,7 @@ impl<'d> Api<'d> {
     }
 }
 
-/// Whether an operation says anew what its path has said of the same parameter.
+/// Whether an operation overrides a parameter of its path.
 fn overrides(item: &Value, operation: &Map<String, Value>, name: &str, place: &str) -> bool {
     let has = |list: Option<&Value>| {
         list.and_then(Value::as_array).into_iter().flatten().any(|own| {
@@ -334,7 +335,7 @@ fn nullable(mut schema: Map<String, Value>) -> Value {
     }
 }
 
-/// The schema of the JSON among a body's media types.
+/// Returns the schema of the JSON among a body's media types.
 fn json_content(body: &Value) -> Option<&Value> {
     let media = body.get("content")?.as_object()?;
     let is_json = |name: &str| {
@@ -344,7 +345,7 @@ fn json_content(body: &Value) -> Option<&Value> {
     media.iter().find(|(name, _)| is_json(name)).and_then(|(_, media)| media.get("schema"))
 }
 
-/// The resource of a permission.
+/// Returns the resource of a permission.
 fn permission(endpoint: &str) -> String {
     endpoint
         .chars()

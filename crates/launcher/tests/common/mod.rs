@@ -212,8 +212,8 @@ pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
     panic!("never: {what}");
 }
 
-/// The primitives of this machine for root and for an ordinary user, and whether that user's tests
-/// are ignored because the machine lacks some of them. In CI that is a failure.
+/// The primitives of this machine for root and for an ordinary user. The flag states whether that
+/// user's tests are ignored because the machine lacks some of them. In CI that is a failure.
 pub(crate) fn whos() -> Vec<(Who, std::sync::Arc<Vec<Found>>, bool)> {
     let judged = [Who::Root, Who::Ordinary].map(|who| {
         if who == Who::Root && !is_root() {

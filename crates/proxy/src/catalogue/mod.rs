@@ -32,7 +32,7 @@ use crate::world::World;
 use crate::worlds::Worlds;
 use source::{Ticket, TrackedSource};
 
-/// Publishes worlds, and gives each caller its view of them.
+/// Publishes worlds, and returns each caller's view of them.
 pub struct Catalogue {
     worlds: Arc<Worlds>,
     executors: Executors,
@@ -80,7 +80,7 @@ impl Catalogue {
         }
     }
 
-    /// The same with a store for first-use pins.
+    /// Returns the catalogue with a store for first-use pins.
     #[must_use]
     pub fn with_pins(self, pins: Arc<dyn PinStore>) -> Self {
         Self { pins: Some(pins), ..self }
@@ -119,7 +119,7 @@ impl Catalogue {
         self.sources.iter().map(|source| &source.entry.id)
     }
 
-    /// Swaps in the tools of a source that is not listed, such as the registry file.
+    /// Replaces the tools of a source that is not listed, such as the registry file.
     pub async fn replace_source(
         &self,
         source: &Source,
@@ -159,7 +159,7 @@ impl Catalogue {
         View::new(world, derived, caller.clone())
     }
 
-    /// Whether there is a tool set of this name.
+    /// Whether a tool set of this name exists.
     #[must_use]
     pub fn has_toolset(&self, name: &str) -> bool {
         self.worlds.now().toolsets.contains_key(name)

@@ -10,10 +10,10 @@ use toolbooth_registry::wire::WireCandidate;
 use super::{Catalogue, lock};
 use crate::world::{Judged, World};
 
-/// Tools of one change whose quarantine is recorded one by one.
+/// Quarantined tools of one change that are recorded one by one.
 const NOTICES_MAX: usize = 200;
 
-/// A tool or an item that was put into quarantine. The proxy writes an audit event for each.
+/// A tool or an item that was put into quarantine. An audit event is written for each.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Quarantined {
     /// The tool's id; an item's id with its kind, such as `prompt:s.greet`.

@@ -99,8 +99,8 @@ impl Catalogue {
         (!exists).then_some(missing)
     }
 
-    /// Tools of the registry file whose executor does not satisfy their sandbox profile, each with
-    /// the reason.
+    /// Tools of the registry file with a sandbox profile that their executor does not satisfy, each
+    /// with the reason.
     #[must_use]
     pub fn uncontained(&self) -> Vec<(ToolId, String)> {
         let world = self.worlds.now();

@@ -17,8 +17,8 @@ use crate::world::World;
 const DEBOUNCE: Duration = Duration::from_millis(200);
 
 impl Catalogue {
-    /// Registers the tools that the lock or the pins contain of every source, until the source
-    /// itself has answered. A source that is away loses none of its approved tools.
+    /// Registers the tools that the lock or the pins contain of every source, until the source itself
+    /// has answered. An unavailable source loses none of its approved tools.
     pub async fn restore_locked(&self) {
         self.edit(|world| {
             let approvals = std::sync::Arc::clone(&world.approvals);
@@ -186,8 +186,8 @@ impl Catalogue {
         self.report(source, problems)
     }
 
-    /// Swaps in the tools and items of a listing; publishes if they changed or `publish` asks for
-    /// it. Also gives the reason if the source's first listing could not be pinned.
+    /// Replaces the tools and items of a source by those of a listing. Publishes if they changed or
+    /// `publish` is set. Also returns the reason if the source's first listing could not be pinned.
     async fn swap(
         &self,
         source: &Source,
@@ -203,8 +203,8 @@ impl Catalogue {
             Source::Mcp(_) => world.items.replace_source(source, items),
             _ => (false, Vec::new()),
         };
-        // INVARIANT: a tool is pinned before the world that offers it is published, so that no
-        // crash loses the pin of a tool that an agent has seen.
+        // INVARIANT: a tool is pinned before the world that offers it is published. Otherwise a crash
+        // could lose the pin of a tool that an agent has seen.
         let pinned = self.pin(&mut world, source).await;
         if publish || replaced.changed || changed || matches!(pinned, Ok(true)) {
             self.publish(world).await;

@@ -1,4 +1,4 @@
-//! One source of tools, and the state that the catalogue keeps of it.
+//! One source of tools, and its state in the catalogue.
 //!
 //! Path: 3. Doc: registry.md#discovery
 
@@ -45,7 +45,7 @@ pub struct SourceState {
     /// Suspicious text that is not approved, by tool.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub suspicious: Vec<String>,
-    /// Why the listing failed. The tools of the last good listing stay registered.
+    /// Why the listing failed. The tools of the last successful listing stay registered.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unhealthy: Option<String>,
 }
@@ -73,7 +73,7 @@ pub(super) struct TrackedSource {
 pub(super) struct SourceStatus {
     /// Why the last listing failed; `None` if it succeeded or none was tried.
     pub(super) unhealthy: Option<String>,
-    /// The tool names of the last good listing; `None` before the first.
+    /// The tool names of the last successful listing; `None` before the first.
     pub(super) listed: Option<HashSet<String>>,
     /// Change notifications since the listing that is published; zero if it is up to date.
     pub(super) changes: u64,
@@ -97,8 +97,8 @@ impl TrackedSource {
         self.entry.verify_calls || status.changes > 0 || status.unverified
     }
 
-    /// Whether its tools are quarantined because the last listing failed. Without a change
-    /// notification and without `verify_calls`, the tools of the last good listing stay callable.
+    /// Whether its tools are quarantined because the last listing failed. Without a change notification
+    /// and without `verify_calls`, the tools of the last successful listing stay callable.
     pub(super) fn is_unavailable(&self) -> bool {
         let status = self.status();
         (self.entry.verify_calls || status.changes > 0) && status.unhealthy.is_some()

@@ -13,7 +13,7 @@ use super::Catalogue;
 use super::source::{Ticket, TrackedSource};
 use crate::world::World;
 
-/// That a source is to be listed before a call.
+/// A request to list a source before a call.
 pub(crate) struct Verification {
     source: Source,
     /// When the call came; calls that come during a listing share the next one.

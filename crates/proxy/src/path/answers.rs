@@ -1,6 +1,6 @@
-//! The answers to calls that were not dispatched, and those that were given before.
+//! The responses to calls that were not dispatched, and to calls with an earlier outcome.
 //!
-//! Two messages: what the agent may see, and what the operator sees.
+//! There are two messages: one for the agent, one for the operator.
 //!
 //! Path: 9. Doc: records.md#of-one-call
 
@@ -15,10 +15,10 @@ use crate::entry::Refused;
 use crate::state::ProxyState;
 use crate::trail::UnclaimedEnd;
 
-/// The warning of a replay whose first call was another caller's.
+/// The warning of a replay, if another caller made the first call.
 pub(crate) const FIRST_BY_ANOTHER: &str = "first-by-another-caller";
 
-/// An answer without a result.
+/// Returns a response without a result.
 pub(super) fn failed_result(
     tool_id: String,
     call_id: String,
@@ -45,12 +45,12 @@ pub(super) fn failed_result(
     }
 }
 
-/// The answer where the proxy itself broke: nothing is known of the effect.
+/// Returns the response for a fault of the proxy itself: the effect is unknown.
 pub(crate) fn broken(tool_id: String, call_id: String) -> ToolResult {
     refused(tool_id, call_id, ErrorCode::AdapterFailed, Effect::Unknown)
 }
 
-/// An answer without a result, outside the path.
+/// Returns a response without a result, outside the path.
 pub(crate) fn refused(
     tool_id: String,
     call_id: String,
@@ -60,7 +60,7 @@ pub(crate) fn refused(
     failed_result(tool_id, call_id, code, effect, code.safe_sentence().to_owned())
 }
 
-/// Records a refusal and answers it. A record that cannot be written is counted; the refusal
+/// Records a refusal and returns its response. A record that cannot be written is counted; the refusal
 /// keeps its code.
 pub(super) async fn refuse(state: &ProxyState, mut refused: Refused) -> ToolResult {
     let code = refused.code;
@@ -76,7 +76,7 @@ pub(super) async fn refuse(state: &ProxyState, mut refused: Refused) -> ToolResu
     ToolResult { warnings: trail.warnings, retry_after_ms, duration_ms, ..result }
 }
 
-/// Records a replay and gives the earlier outcome again.
+/// Records a replay and returns the earlier outcome.
 pub(super) async fn replay(state: &ProxyState, replayed: Replayed) -> ToolResult {
     let Replayed { mut trail, receipt, arguments_differ, .. } = replayed;
     let receipt = *receipt;
@@ -114,7 +114,7 @@ pub(super) async fn replay(state: &ProxyState, replayed: Replayed) -> ToolResult
     }
 }
 
-/// What a receipt keeps of its result.
+/// Returns the stored result of a receipt, or adds a warning if the receipt stores none.
 fn kept_of(receipt: &Receipt, warnings: &mut Vec<String>) -> StoredResult {
     receipt.result.clone().unwrap_or_else(|| {
         warnings.push("result-not-kept".to_owned());
@@ -132,7 +132,7 @@ fn kept_of(receipt: &Receipt, warnings: &mut Vec<String>) -> StoredResult {
     })
 }
 
-/// The answer to a call whose outcome has become known since it ended.
+/// Returns the response to a call with an outcome that became known after it ended.
 pub(crate) fn outcome_of(receipt: Receipt, call_id: &str) -> ToolResult {
     let mut warnings = Vec::new();
     let kept = kept_of(&receipt, &mut warnings);
@@ -140,7 +140,7 @@ pub(crate) fn outcome_of(receipt: Receipt, call_id: &str) -> ToolResult {
     ToolResult { warnings, ..given_before(receipt, kept, call_id.to_owned()) }
 }
 
-/// What a receipt says of a call, as an answer.
+/// Builds a response from a receipt.
 fn given_before(receipt: Receipt, kept: StoredResult, call_id: String) -> ToolResult {
     let status = receipt.status.unwrap_or(Status::Failed);
     ToolResult {

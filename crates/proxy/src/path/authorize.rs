@@ -1,4 +1,4 @@
-//! Stage 5: the policy, over the final arguments.
+//! Stage 5: applies the policy to the final arguments.
 //!
 //! Path: 5. Doc: call-path.md#stages
 
@@ -9,7 +9,7 @@ use super::guard::Guarded;
 use super::resolve::FoundTool;
 use crate::entry::Refused;
 
-/// The policy permits the call with these arguments. Only this stage makes it.
+/// A call that the policy permits with these arguments. Only this stage constructs it.
 pub(super) struct Authorized {
     pub(super) found: FoundTool,
     pub(super) permit: Permit,

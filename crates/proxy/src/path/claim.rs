@@ -1,4 +1,5 @@
-//! Stage 6: one durable step, which gives the earlier outcome, or approval, charges and the claim.
+//! Stage 6: one durable step that returns the earlier outcome, or approves, charges and claims the
+//! call.
 //!
 //! Path: 6. Doc: call-path.md#stages
 
@@ -25,19 +26,19 @@ use crate::state::ProxyState;
 use crate::trail::CallTrail;
 use crate::world::World;
 
-/// How often a call that waits for its duplicate asks the store again, where the duplicate may run in
+/// How often a call that waits for its duplicate asks the store again, if the duplicate may run in
 /// another process.
 const DUPLICATE_POLL: Duration = Duration::from_millis(100);
 
-/// The same, where the duplicate runs in this process and tells when it ends.
+/// The same, if the duplicate runs in this process and signals its end.
 const DUPLICATE_CHECK: Duration = Duration::from_secs(1);
 
-/// The claim is durable; the tool may be dispatched once. Only this stage makes it.
+/// A durable claim: the tool can be dispatched once. Only this stage constructs it.
 pub(super) struct ClaimedCall {
     pub(super) found: FoundTool,
     pub(super) permit: Permit,
     pub(super) claim: Claim,
-    /// What was guarded and judged, and nothing else.
+    /// The guarded and judged arguments, and nothing else.
     pub(super) arguments: GuardedArguments,
     pub(super) forwarded_key: Option<String>,
     _stage: (),
@@ -51,7 +52,7 @@ pub(super) struct Replayed {
     pub(super) arguments_differ: bool,
 }
 
-/// Why a call does not go on to its dispatch.
+/// Why a call is not dispatched.
 pub(super) enum Stop {
     Refused(Refused),
     Replayed(Box<Replayed>),
@@ -63,7 +64,7 @@ impl From<Refused> for Stop {
     }
 }
 
-/// A call whose duplicate still runs waits for its outcome, without a slot.
+/// Claims a call. If a duplicate is still running, the call waits for its outcome without a slot.
 pub(super) async fn claim(
     state: &Arc<ProxyState>,
     authorized: Authorized,
@@ -134,7 +135,7 @@ async fn wait_for_duplicate(
 ) -> Result<OwnedSemaphorePermit, ErrorCode> {
     let told = async {
         match settled {
-            // Another process may have settled it meanwhile: the store is asked now and then.
+            // Another process may have settled it meanwhile, so the store is asked from time to time.
             Some(settled) => drop(tokio::time::timeout(DUPLICATE_CHECK, settled.recv()).await),
             None => tokio::time::sleep(DUPLICATE_POLL).await,
         }
@@ -182,20 +183,20 @@ fn claim_request(
         dispatched: trail.event(AuditEventKind::ToolDispatched, &at),
         at,
         sync: must_last(contract),
-        // Only by an operator's word, and only where the operator also says that nothing changes.
+        // Only if the operator set it, and only if the operator also marked the tool `readOnly`.
         relaxed: contract.policy.read_only == Some(true)
             && parts.retention.intent(&trail.tool_id) == Intent::Relaxed,
     }
 }
 
-/// Whether a tool may be dispatched again where nobody knows what the first dispatch did.
+/// Whether a tool can be dispatched again after a dispatch with an unknown outcome.
 fn is_rerunnable(contract: &ToolContract) -> bool {
     contract.idempotency.mode == IdempotencyMode::SafeRetry
         || contract.idempotency.accepts_idempotency_key == Some(true)
 }
 
-/// Whether a call's records have to survive the loss of power also where the store would allow
-/// less: for tools that change something and may not simply be run again.
+/// Whether a call's records must survive a loss of power even if the store would allow less. This
+/// applies to tools that change something and must not simply be run again.
 pub(super) fn must_last(contract: &ToolContract) -> bool {
     contract.policy.read_only != Some(true) && !is_rerunnable(contract)
 }
@@ -204,7 +205,7 @@ fn unrecorded(trail: Box<CallTrail>, error: &LedgerError) -> Refused {
     Refused::new(trail, ErrorCode::RecordUnavailable).retry_after(1_000).because(error.to_string())
 }
 
-/// What the ledger found instead of a fresh claim.
+/// Converts a response of the ledger other than a fresh claim.
 fn stopped(found: FoundTool, claimed: Claimed) -> Stop {
     let FoundTool { entered, world, .. } = found;
     let trail = entered.trail;
@@ -232,7 +233,7 @@ fn stopped(found: FoundTool, claimed: Claimed) -> Stop {
         Claimed::InFlight { receipt_id, .. } => {
             at_receipt(trail, ErrorCode::CallInFlight, receipt_id).retry_after(1_000)
         }
-        // A fresh claim is never handed here; were it, nothing is dispatched.
+        // A fresh claim never arrives here; if it did, nothing is dispatched.
         Claimed::Fresh(claim) => {
             at_receipt(trail, ErrorCode::RecordUnavailable, claim.receipt_id().to_owned())
         }

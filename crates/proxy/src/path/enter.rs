@@ -1,4 +1,4 @@
-//! Stage 2 of a call: it enters, and the source of its tool is asked where it is to be asked.
+//! Stage 2 of a call: entry, and verification of the tool's source if required.
 //!
 //! Path: 2. Doc: call-path.md#stages
 
@@ -11,29 +11,29 @@ use crate::entry::{self, Arrival, Entered, Refused, SourceVerified};
 use crate::state::ProxyState;
 use crate::trail::{Input, NAME_BYTES_MAX};
 
-/// What goes with a call beside what its caller sent.
+/// The inputs of a call that its caller did not send.
 #[derive(Default)]
 pub(crate) struct CallOptions {
     /// The key of a step of a plan, or of a queued call.
     pub(crate) dedup_key: Option<String>,
-    /// Arguments that have passed the gate, in place of those that the call has.
+    /// Arguments that have passed the gate, in place of those of the call.
     pub(crate) arguments: Option<Arguments>,
-    /// What the front door has to say of the arguments.
+    /// The rules of the front door for the arguments.
     pub(crate) rules: Option<Arc<dyn ArgumentRules>>,
-    /// Whether each stage is to be told.
+    /// Whether each stage is reported.
     pub(crate) explain: bool,
 }
 
-/// The tool that is asked for.
+/// The requested tool.
 pub(super) struct AskedTool {
     pub(super) name: ToolName,
     pub(super) dedup_key: Option<String>,
     pub(super) rules: Option<Arc<dyn ArgumentRules>>,
-    /// The arguments, until they are in the trail.
+    /// The arguments, until they are moved to the trail.
     input: Input,
 }
 
-/// Gives the call an id, a deadline and a slot, and bounds its size.
+/// Assigns an id, a deadline and a slot to the call, and limits its size.
 pub(super) fn enter(
     state: &ProxyState,
     call: ToolCall,
@@ -42,7 +42,7 @@ pub(super) fn enter(
 ) -> Result<Entered<AskedTool>, Refused> {
     let ToolCall { tool, args, context, caller, toolset } = call;
     let CallOptions { dedup_key, arguments, rules, .. } = options;
-    // Absent arguments are `{}`; a `null` that was sent is not an object, and the guard says so.
+    // Absent arguments are `{}`; a `null` that was sent is not an object, and the guard rejects it.
     let input = match (arguments, args) {
         (Some(arguments), _) => Input::Judged(arguments),
         (None, Some(raw)) => Input::Raw(raw),
@@ -53,7 +53,7 @@ pub(super) fn enter(
     let asked = AskedTool { name: tool, dedup_key, rules, input };
     let arrival = Arrival { asked, name, context, caller, toolset, conversation };
     let entered = entry::enter(state, arrival, |asked, mut trail| {
-        // An id that no tool can have is unknown.
+        // No tool can have an id of this length.
         if asked.name.as_str().len() > NAME_BYTES_MAX {
             return Err(Refused::new(trail, ErrorCode::UnregisteredTool));
         }
@@ -71,7 +71,7 @@ pub(super) fn enter(
     entered.map_err(|refused| named(state, kind, refused))
 }
 
-/// Asks the source of the tool, where it is to be asked before the call and the caller may call it.
+/// Lists the tool's source first, if that is required before the call and the caller can call the tool.
 pub(super) async fn verify_source(
     state: &ProxyState,
     entered: Entered<AskedTool>,
@@ -84,7 +84,7 @@ pub(super) async fn verify_source(
     verified.await.map_err(|refused| named(state, kind, refused))
 }
 
-/// What a name is, to make another one of the same kind.
+/// Returns the kind of a name as a constructor, to build another name of the same kind.
 fn kind(name: &ToolName) -> fn(String) -> ToolName {
     match name {
         ToolName::Id(_) => ToolName::Id,
@@ -93,7 +93,7 @@ fn kind(name: &ToolName) -> fn(String) -> ToolName {
     }
 }
 
-/// A call that comes no further is recorded under the id that its name stands for.
+/// Replaces the name in the trail of a refused call by the tool id of that name.
 fn named(state: &ProxyState, kind: fn(String) -> ToolName, mut refused: Refused) -> Refused {
     let name = kind(std::mem::take(&mut refused.trail.tool_id));
     state.parts.worlds.now().tool_id(&name).clone_into(&mut refused.trail.tool_id);

@@ -1,6 +1,6 @@
-//! Stage 7: runs the executor in a task of its own, under the tool's time.
+//! Stage 7: runs the executor in a task of its own, under the tool's time limit.
 //!
-//! Nothing is retried here, and cancelling is a signal with a grace, never a dropped future.
+//! Nothing is retried here. Cancelling is a signal with a grace period, never a dropped future.
 //!
 //! Path: 7. Doc: execution.md#executors
 
@@ -27,7 +27,7 @@ use crate::state::ProxyState;
 pub(super) enum Execution {
     /// The tool answered.
     Answered(ToolOutput),
-    /// It did not.
+    /// The tool did not answer.
     Failed(ExecutionError),
 }
 
@@ -41,7 +41,7 @@ impl Execution {
     }
 }
 
-/// The tool has run, or is known not to have been started. Only this stage makes it.
+/// A tool that has run, or that is known not to have started. Only this stage constructs it.
 pub(super) struct Executed {
     pub(super) claimed: ClaimedCall,
     pub(super) outcome: Execution,
@@ -74,7 +74,7 @@ async fn try_run(
     let left = found.entered.time_left(state);
     let cap = allowance::cap(&state.parts.limits, limit);
     let timeout = match found.tool.adapter() {
-        // Only servers tell progress; the proxy cuts the others at their own time.
+        // Only servers report progress; the proxy ends other tools at their own time limit.
         AdapterId::Mcp(_) => left.map_or(cap, |left| left.min(cap)),
         _ => left.map_or(limit, |left| left.min(limit)),
     };
@@ -119,7 +119,7 @@ async fn try_run(
         tokio::select! {
             biased;
             ended = &mut task => return outcome(ended),
-            // A person's time is not the tool's: the clock stands still while one is asked.
+            // The time for which a person is asked does not count as the tool's.
             question = next(questions.as_ref()) => {
                 let asked = state.parts.clock.monotonic();
                 if let Err(error) = suspend(state, claimed, &conversation, question).await {
@@ -136,18 +136,18 @@ async fn try_run(
             () = conversation.cancelled(), if !cancel_passed_on => {
                 cancel.cancel();
                 cancel_passed_on = true;
-                // A tool that only reads is given up; others run on until their effect is known.
+                // A read-only tool is abandoned; others run until their effect is known.
                 if read_only {
                     break ErrorCode::Cancelled;
                 }
             }
-            // Last, so that no flood of progress hides the end of the time.
+            // Last, so that no flood of progress hides the timeout.
             () = next(came_on.as_ref()) => timer.as_mut().reset(allowance.until()),
         }
     };
     cancel.cancel();
-    // The grace is for cleaning up. What still arrives is too late to be an answer, but it may
-    // say that the tool was never started.
+    // The grace period is for cleaning up. A result is too late now, but it can state that the tool was
+    // never started.
     match tokio::time::timeout(state.parts.limits.cancel_grace, &mut task).await {
         Ok(ended) => match outcome(ended) {
             Err(error) if error.effect == Effect::NotStarted => {
@@ -165,7 +165,7 @@ async fn try_run(
     }
 }
 
-/// The next message of a channel; never, where there is no channel, or none comes any more.
+/// Returns the next message of a channel. Waits forever if there is no channel, or it is closed.
 async fn next<T>(channel: Option<&async_channel::Receiver<T>>) -> T {
     if let Some(channel) = channel
         && let Ok(message) = channel.recv().await
@@ -175,8 +175,8 @@ async fn next<T>(channel: Option<&async_channel::Receiver<T>>) -> T {
     std::future::pending().await
 }
 
-/// The tool asks its caller. While it waits the claim says so, durably, and the call holds no
-/// slot; a question that cannot be parked is not asked.
+/// Passes the tool's question to its caller. During the wait the claim records it durably, and the call
+/// holds no slot. A question that cannot be recorded is not asked.
 async fn suspend(
     state: &Arc<ProxyState>,
     claimed: &mut ClaimedCall,
@@ -197,17 +197,17 @@ async fn suspend(
         () = state.ending.cancelled() => None,
     };
     let slot = Arc::clone(&state.slots).acquire_owned();
-    // At the end of the house there are no slots; what runs is settled all the same.
+    // During shutdown there are no slots; a running call is still settled.
     claimed.found.entered.slot = slot.await.ok();
     parts.ledger.resume(id, fence, parts.clock.now()).await?;
-    // Without an answer the question is dropped, which tells the tool that nobody answers.
+    // Without an answer the question is dropped, which signals this to the tool.
     if let Some(answer) = answer {
         question.answer(answer);
     }
     Ok(())
 }
 
-/// The executor of the tool, where everything that the tool needs is there.
+/// Returns the executor of the tool, if everything that the tool needs is configured.
 fn ready(state: &ProxyState, claimed: &ClaimedCall) -> Result<Arc<dyn Executor>, ExecutionError> {
     let found = &claimed.found;
     let contract = found.tool.contract();

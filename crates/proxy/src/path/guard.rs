@@ -1,5 +1,5 @@
-//! Stage 4: what the door has to say of the arguments, hygiene, the compiled input schema, their size,
-//! and the key of a keyed tool. They are final from here on.
+//! Stage 4: the door's rules, hygiene, the compiled input schema, the size, and the key of a keyed
+//! tool. The arguments are final from here on.
 //!
 //! Path: 4. Doc: call-path.md#stages
 
@@ -14,7 +14,7 @@ use crate::entry::Refused;
 use crate::state::ProxyState;
 use crate::trail::{CallTrail, Input};
 
-/// The arguments fit. Only this stage makes it.
+/// Arguments that fit the tool. Only this stage constructs it.
 pub(super) struct Guarded {
     pub(super) found: FoundTool,
     pub(super) access: Access,
@@ -42,7 +42,8 @@ pub(super) fn guard(state: &ProxyState, resolved: Resolved) -> Result<Guarded, R
             return Err(invalid_arguments(found.entered.trail, &[reason.to_error()]));
         }
     };
-    // What the door says of a tool is for those who may call it; who may not is told so by the policy.
+    // The door's rules can reveal facts about the tool, so they apply only to a caller with its
+    // permissions. The policy refuses the others.
     let rules = found.entered.asked.rules.take().filter(|_| access.has_permissions());
     let ruled = match rules {
         Some(rules) => rules.apply(contract, arguments.clone()),
@@ -69,7 +70,7 @@ pub(super) fn guard(state: &ProxyState, resolved: Resolved) -> Result<Guarded, R
     }
 }
 
-/// Notes the digests of what was sent, by the store's key and by those that it had before.
+/// Stores the digests of the sent arguments, by the current key of the store and by its earlier keys.
 fn digest(state: &ProxyState, trail: &mut CallTrail, tree: &serde_json::Value) {
     let (digest, older) = state.parts.ledger.digester().of_all(tree);
     trail.args_digest = Some(digest);

@@ -1,4 +1,4 @@
-//! By which keys a call is known, and the key that travels with it.
+//! The idempotency keys of a call, and the key that is forwarded to its tool.
 //!
 //! Path: 4, 6. Doc: call-path.md#idempotency
 
@@ -12,15 +12,15 @@ use crate::trail::CallTrail;
 
 /// The keys of one call.
 pub(super) struct Keys {
-    /// Digests, the first one being the call's own.
+    /// Digests of the keys; the first is the call's own.
     pub(super) digests: Vec<String>,
-    /// The key that travels to the tool, equal on every attempt and replica.
+    /// The key that is forwarded to the tool, equal on every attempt and replica.
     pub(super) forwarded: Option<String>,
-    /// Whether the agent gave a key that the tool's mode does not look at.
+    /// Whether the agent sent a key that the tool's mode ignores.
     pub(super) ignored: bool,
 }
 
-/// A keyed tool's key is missing.
+/// The key of a keyed tool is missing.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the argument `{field}` is this tool's idempotency key: it must be a text that is not blank, a \
@@ -31,7 +31,7 @@ pub(super) struct NoKey {
     pub(super) field: String,
 }
 
-/// The canonical form of a keyed tool's key; `None` for other tools.
+/// Returns the canonical form of a keyed tool's key; `None` for other tools.
 ///
 /// # Errors
 /// [`NoKey`], where the field is absent, null, blank or not scalar.
@@ -50,7 +50,7 @@ pub(super) fn natural(contract: &ToolContract, arguments: &Value) -> Result<Opti
     }
 }
 
-/// The keys of a call.
+/// Returns the keys of a call.
 pub(super) fn of_call(
     digester: &Digester,
     contract: &ToolContract,
@@ -63,7 +63,7 @@ pub(super) fn of_call(
     let caller = trail.caller.name();
     let explicit = trail.context.idempotency_key.as_deref().filter(|key| !key.trim().is_empty());
     let mut digests = Vec::new();
-    // By the store's key first; what was claimed under one that it had before is found too.
+    // The current digest key of the store first; its earlier keys find the claims made with them.
     for digester in digester.all() {
         let scoped = |kind: &str, key: &str| digester.of_parts(&[kind, caller, tool, key]);
         match idempotency.mode {
@@ -83,8 +83,9 @@ pub(super) fn of_call(
             }
             IdempotencyMode::None => (),
         }
-        // A plan that is submitted again repeats no step that succeeded, and a queued call that is
-        // delivered again is no second call, whatever the tool's mode. Digests depend on the word.
+        // In every idempotency mode, a plan that is submitted again repeats no step that succeeded. A
+        // queued call that is delivered again is not a second call. The digests depend on the literal
+        // `plan`.
         if idempotency.mode != IdempotencyMode::Keyed {
             digests.extend(dedup_key.as_ref().map(|key| scoped("plan", key)));
         }

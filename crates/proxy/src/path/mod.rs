@@ -1,8 +1,9 @@
-//! The path of one call, stage by stage, from top to bottom.
+//! The call path, stage by stage, from top to bottom.
 //!
-//! Each stage takes the one before by value, and gives what only it can make: skipping or reordering
-//! a stage does not compile. Up to the claim nothing waits but the source and a duplicate, and an error
-//! means that the call did nothing; from dispatch on an error is an outcome, not an early return.
+//! Each stage accepts the result of the one before by value, and returns a result that only it can
+//! construct. Skipping or reordering a stage therefore does not compile. Up to the claim, a call waits
+//! only for the source and for a duplicate, and an error means that the call did nothing. From dispatch
+//! on, an error is an outcome, not an early return.
 //!
 //! Path: 2, 3, 4, 5, 6, 7, 8, 9. Doc: call-path.md#stages
 
@@ -29,28 +30,28 @@ use crate::state::ProxyState;
 use crate::world::World;
 use claim::{ClaimedCall, Stop};
 
-/// What one stage of a call did, for people who want to see the path.
+/// The report of one stage of a call, for operators.
 #[derive(Debug, Clone, serde::Serialize, schemars::JsonSchema)]
 pub struct StageNote {
     /// The stage.
     pub stage: String,
-    /// Milliseconds that it took.
+    /// The duration in milliseconds.
     pub ms: f64,
-    /// What it found.
+    /// The finding of the stage.
     pub note: String,
 }
 
-/// What came of a call.
+/// The result of a call.
 pub(crate) struct Walked {
     pub(crate) result: ToolResult,
-    /// The world that judged it; `None` where it was refused.
+    /// The world that judged the call; `None` if it was refused.
     pub(crate) world: Option<Arc<World>>,
-    /// What each stage did, where that was wanted.
+    /// The reports of the stages, if requested.
     pub(crate) notes: Vec<StageNote>,
 }
 
-/// Walks the whole path. Every way through it writes exactly one agent log and one terminal
-/// event, unless the store is away, or refusals of one caller come in a flood.
+/// Runs the whole path. Every way through it writes exactly one agent log and one terminal event.
+/// Exceptions: the store is unavailable, or refusals of one caller are too frequent.
 pub(crate) async fn walk(
     state: Arc<ProxyState>,
     call: ToolCall,
@@ -113,7 +114,7 @@ async fn up_to_claim(
     Ok(claimed)
 }
 
-/// What each stage did, with its time.
+/// The reports of the stages, with their times.
 struct Trace {
     wanted: bool,
     last: Duration,

@@ -1,4 +1,4 @@
-//! Stage 3: in one world the flag, the tool, whether the caller may know it, and whether it stands.
+//! Stage 3, in one world: the flag, the tool, its visibility to the caller, and its status.
 //!
 //! Path: 3. Doc: call-path.md#stages
 
@@ -12,14 +12,14 @@ use super::enter::AskedTool;
 use crate::entry::{Entered, Refused, SourceVerified};
 use crate::world::World;
 
-/// The tool that the call is about, in the world that judges it.
+/// The tool of the call, in the world that judges it.
 pub(super) struct FoundTool {
     pub(super) entered: Entered<AskedTool>,
     pub(super) world: Arc<World>,
     pub(super) tool: Arc<RegisteredTool>,
 }
 
-/// The tool is known to the caller and stands. Only this stage makes it.
+/// A tool that the caller can know and that is active. Only this stage constructs it.
 pub(super) struct Resolved {
     pub(super) found: FoundTool,
     pub(super) access: Access,
@@ -31,11 +31,11 @@ pub(super) fn resolve(verified: SourceVerified<AskedTool>) -> Result<Resolved, R
     let trail = &mut entered.trail;
     world.tool_id(&entered.asked.name).clone_into(&mut trail.tool_id);
     trail.policy_version = world.policy.version().to_owned();
-    // The flag comes before the look-up, or its answer would tell which tools there are.
+    // The flag is checked before the look-up. Otherwise its response would reveal which tools exist.
     if let Err(denial) = world.policy.enabled() {
         return Err(Refused::denied(entered.trail, denial));
     }
-    // What the door does not show is not there.
+    // A tool that the door does not show does not exist for the caller.
     let shown = world.shows_tool(entered.toolset.as_ref(), &trail.tool_id);
     let tool = world.registry.get(&trail.tool_id).filter(|_| shown).cloned();
     let Some(tool) = tool else {

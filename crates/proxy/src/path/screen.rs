@@ -1,4 +1,4 @@
-//! Stage 8: looks at what came back before anybody else does.
+//! Stage 8: screens the result of a tool before any other code reads it.
 //!
 //! Path: 8. Doc: call-path.md#the-result
 
@@ -25,7 +25,7 @@ use crate::server_error::shown_data;
 use crate::state::ProxyState;
 use crate::trail::CallTrail;
 
-/// A result that may be shown and recorded.
+/// A result that can be shown and recorded.
 pub(super) struct Screened {
     pub(super) trail: Box<CallTrail>,
     pub(super) claim: Claim,
@@ -33,7 +33,7 @@ pub(super) struct Screened {
     pub(super) rate_per_min: Option<u64>,
     pub(super) effect: Effect,
     pub(super) code: Option<ErrorCode>,
-    /// The safe sentence, where there is a code.
+    /// The safe sentence, if there is a code.
     pub(super) message: String,
     /// Facts about the error, for programs.
     pub(super) details: Map<String, Value>,
@@ -91,7 +91,7 @@ pub(super) fn screen(state: &ProxyState, executed: Executed) -> Screened {
     let mut denied = observed.denied;
     for refusal in observed.egress {
         let EgressRefusal { host, port, reason, .. } = &refusal;
-        // What is refused says something of this machine: it is for operators.
+        // The reason can reveal facts about this machine, so only operators see it.
         let sentence = format!("reaching `{host}:{port}` was refused: {reason}");
         denied.push(SandboxDenial { sentence, open: false });
         let mut event = screened.trail.event(AuditEventKind::EgressDenied, &at);
@@ -112,7 +112,7 @@ pub(super) fn screen(state: &ProxyState, executed: Executed) -> Screened {
             }
         }
         Execution::Answered(mut output) => {
-            // Before anything is counted or recorded: what is kept is what is shown.
+            // Before anything is counted or recorded, so that the recorded result equals the shown one.
             if let AdapterId::Mcp(server) = screened.tool.adapter() {
                 for block in output.payload.content.iter_mut().flatten() {
                     map_links(block, server, &found.world.uris);
@@ -126,7 +126,8 @@ pub(super) fn screen(state: &ProxyState, executed: Executed) -> Screened {
 }
 
 impl Screened {
-    /// Tells what the sandbox stopped: operators everything, the agent what its answer names anyway.
+    /// Reports sandbox denials: to operators in full, to the agent only the sentences that its result
+    /// reveals anyway.
     fn note_denials(&mut self, denied: Vec<SandboxDenial>) {
         for denial in denied {
             let SandboxDenial { sentence, open } = denial;
@@ -150,7 +151,7 @@ impl Screened {
         self.content = vec![ContentBlock::text(self.message.clone())];
     }
 
-    /// The tool ran to its end, but its answer is not passed on.
+    /// Rejects the result of a tool that ran to its end.
     fn reject(&mut self, code: ErrorCode, internal: String) {
         let message = code.safe_sentence().to_owned();
         self.fail(ExecutionError {
@@ -188,7 +189,7 @@ impl Screened {
             return;
         }
         let fields = !self.tool.contract().receipt_fields.is_empty();
-        // One tree for the schema and for the receipt's fields, where either asks for it.
+        // One tree serves the schema and the receipt's fields, if either needs it.
         let asked = self.structured.as_ref().filter(|_| fields || self.tool.judges_output());
         let structured = asked.map(JsonText::tree);
         self.judge_output(state, structured.as_ref());
@@ -221,7 +222,7 @@ impl Screened {
             let internal = format!("content block {at} is not an object with a `type`");
             return Some((ErrorCode::InvalidToolResult, internal));
         }
-        // A record wraps a few levels around it, and must be readable all the same.
+        // A record adds a few levels around the result, and must still be readable.
         if payload.parts().any(|part| part.depth() > WRAPPED_DEPTH_MAX) {
             let internal = format!("the result is nested deeper than {WRAPPED_DEPTH_MAX} levels");
             return Some((ErrorCode::InvalidToolResult, internal));
@@ -263,20 +264,20 @@ impl Screened {
     }
 }
 
-/// The URIs of a block as clients know them.
+/// Replaces the URIs of a block by those that clients know.
 fn map_links(block: &mut ContentBlock, server: &str, uris: &ResourceUris) {
     if !matches!(block.kind().as_deref(), Some("resource_link" | "resource")) {
         return;
     }
     let mut tree = block.tree();
     uris.map_block(server, &mut tree);
-    // What was a block stays one.
+    // A mapped block stays a valid block.
     if let Ok(mapped) = ContentBlock::of(&tree) {
         *block = mapped;
     }
 }
 
-/// What a dotted path from `result` finds; null where it finds nothing.
+/// Returns the value at a dotted path from `result`, or null if the path finds nothing.
 fn field(data: Option<&Value>, path: &str) -> Value {
     let mut here = data;
     for part in path.split('.').skip(1) {

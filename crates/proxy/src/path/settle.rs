@@ -1,4 +1,4 @@
-//! Stage 9: receipt, agent log and events in one durable step, before the answer leaves.
+//! Stage 9: writes receipt, agent log and events in one durable step, before the response is returned.
 //!
 //! Path: 9. Doc: records.md#of-one-call
 
@@ -19,10 +19,11 @@ use super::screen::Screened;
 use crate::payload_retention::Results;
 use crate::state::ProxyState;
 
-/// First pause before a record is tried again; it doubles up to a second.
+/// First pause before a record is retried; it doubles up to a second.
 const RETRY_FIRST: Duration = Duration::from_millis(20);
 
-/// Tries as long as the answer may wait, and goes on without it.
+/// Retries the record as long as the response can wait. Then it returns without the record and retries
+/// in the background.
 pub(super) async fn settle(state: &Arc<ProxyState>, screened: Screened) -> ToolResult {
     let (settlement, result) = settlement(state, screened);
     let recorded = tokio::time::timeout(
@@ -63,7 +64,7 @@ pub(super) async fn settle(state: &Arc<ProxyState>, screened: Screened) -> ToolR
     }
 }
 
-/// What is to be written of a call that was dispatched, and its answer.
+/// Builds the settlement of a dispatched call, and its response.
 fn settlement(state: &ProxyState, screened: Screened) -> (Arc<Settlement>, ToolResult) {
     let Screened {
         trail,
@@ -149,7 +150,7 @@ fn settlement(state: &ProxyState, screened: Screened) -> (Arc<Settlement>, ToolR
     (settlement, result)
 }
 
-/// Tries until the store has taken the settlement, or says that it never will.
+/// Retries until the store accepts the settlement or rejects it permanently.
 async fn settle_until_done(
     state: &ProxyState,
     settlement: &Arc<Settlement>,
@@ -167,7 +168,7 @@ async fn settle_until_done(
     }
 }
 
-/// The tool ran, and its outcome is not recorded yet: the caller learns that, and no more.
+/// Returns the response for a tool that ran without a recorded outcome yet. It contains only this fact.
 fn outcome_unrecorded(result: ToolResult, receipt_id: &str) -> ToolResult {
     let code = ErrorCode::OutcomeUnrecorded;
     let message = code.safe_sentence().to_owned();

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 
 use serde_json::{Map, Value};
 
-/// The steps that arguments refer to.
+/// Returns the steps that arguments refer to.
 pub(super) fn references(value: &Value) -> Vec<String> {
     match value {
         Value::Array(items) => items.iter().flat_map(references).collect(),
@@ -21,7 +21,7 @@ pub(super) fn references(value: &Value) -> Vec<String> {
     }
 }
 
-/// `{"$from": STEP, "pointer": POINTER}`; the pointer may be absent.
+/// Parses `{"$from": STEP, "pointer": POINTER}`; the pointer can be absent.
 pub(super) fn reference(members: &Map<String, Value>) -> Option<(&str, &str)> {
     let step = members.get("$from")?.as_str()?;
     let pointer = match members.get("pointer") {
@@ -31,7 +31,7 @@ pub(super) fn reference(members: &Map<String, Value>) -> Option<(&str, &str)> {
     (members.len() <= 2).then_some((step, pointer))
 }
 
-/// Arguments with what they refer to in place of the references.
+/// Replaces each reference in arguments by the value that it refers to.
 pub(super) fn resolved(value: &Value, results: &HashMap<&str, &Value>) -> Result<Value, String> {
     match value {
         Value::Array(items) => items.iter().map(|item| resolved(item, results)).collect(),

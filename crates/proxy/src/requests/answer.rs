@@ -1,4 +1,4 @@
-//! Looks at what a server answered before anybody else does.
+//! Screens a server's response before any other code reads it.
 //!
 //! Path: 8. Doc: call-path.md#requests
 
@@ -14,7 +14,7 @@ use crate::server_error::bytes;
 use crate::state::ProxyState;
 use crate::trail::CallTrail;
 
-/// Stage 8: the answer as it may be shown and recorded.
+/// Stage 8: returns the response in the form that can be shown and recorded.
 pub(super) fn screen(
     state: &ProxyState,
     answered: Answered,
@@ -76,7 +76,7 @@ fn objection(state: &ProxyState, ask: &Ask, value: &Value) -> Option<(ErrorCode,
     if fits { None } else { invalid(format!("the answer has not {form}")) }
 }
 
-/// The URIs of an answer as clients know them.
+/// Replaces the URIs of a response by those that clients know.
 fn map_uris(value: &mut Value, ask: &Ask, server: &str, uris: &ResourceUris) {
     let list = |value: &'_ mut Value, name: &str| -> Vec<Value> {
         value.get_mut(name).and_then(Value::as_array_mut).map(std::mem::take).unwrap_or_default()

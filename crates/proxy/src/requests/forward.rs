@@ -1,6 +1,6 @@
-//! Asks the server, in a task of its own, under the request's time.
+//! Sends the request to the server, in a task of its own, with a time limit.
 //!
-//! Nothing is retried, and cancelling is a signal with a grace, never a dropped future.
+//! Nothing is retried. Cancelling is a signal with a grace period, never a dropped future.
 //!
 //! Path: 7. Doc: call-path.md#requests
 
@@ -21,7 +21,7 @@ use crate::allowance::{self, Allowance};
 use crate::state::ProxyState;
 use crate::trail::CallTrail;
 
-/// What a server has answered, and nobody has looked at yet.
+/// A server's response before it is screened.
 pub(super) struct Answered {
     pub(super) trail: Box<CallTrail>,
     pub(super) server: String,
@@ -30,20 +30,20 @@ pub(super) struct Answered {
     pub(super) value: Value,
 }
 
-/// A server was asked, and there is no answer that could be shown.
+/// A request that was sent to a server and has no response that can be shown.
 pub(super) struct Unanswered {
     pub(super) trail: Box<CallTrail>,
     pub(super) code: ErrorCode,
-    /// The server's own error, where it is the server that refused.
+    /// The server's own error, if the server refused.
     pub(super) upstream: Option<Box<UpstreamRefusal>>,
     /// The full cause, for operators.
     pub(super) internal: String,
-    /// Whether it is written down: only answers that are recorded have failures that are.
+    /// Whether it is recorded: failures are recorded for the requests with recorded responses.
     pub(super) recorded: bool,
 }
 
 impl Unanswered {
-    /// What a server, or the way to it, said instead of an answer.
+    /// Builds the failure from the error of a server, or of the connection to it.
     pub(super) fn of(
         state: &ProxyState,
         trail: Box<CallTrail>,
@@ -62,7 +62,7 @@ impl Unanswered {
     }
 }
 
-/// Stage 7.
+/// Stage 7: sends the request.
 pub(super) async fn forward(
     state: &Arc<ProxyState>,
     permitted: Permitted,
@@ -80,7 +80,7 @@ pub(super) async fn forward(
     }
 }
 
-/// Asks once, and ends the asking where it takes too long or is no longer wanted.
+/// Sends once, and cancels the request if it takes too long or its caller cancels.
 pub(super) async fn send(
     state: &Arc<ProxyState>,
     entry: &UpstreamEntry,
@@ -112,12 +112,12 @@ pub(super) async fn send(
             () = &mut timer => break UpstreamError::Timeout,
             () = state.ending.cancelled() => break UpstreamError::Cancelled,
             () = conversation.cancelled() => break UpstreamError::Cancelled,
-            // Last, so that no flood of progress hides the end of the time.
+            // Last, so that no flood of progress hides the timeout.
             Ok(()) = came_on.recv() => timer.as_mut().reset(allowance.until()),
         }
     };
     cancel.cancel();
-    // What still arrives is too late to be an answer.
+    // A response from here on is too late.
     if tokio::time::timeout(state.parts.limits.cancel_grace, &mut task).await.is_err() {
         tracing::warn!(server = entry.upstream.name(), "a request outlives its time");
     }

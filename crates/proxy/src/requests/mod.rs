@@ -1,5 +1,5 @@
-//! What is asked of a server beside calls of tools. Resolve, authorize, forward, screen, record; there
-//! is no claim, since nothing of it is run twice by accident.
+//! Requests to a server other than tool calls: resolve, authorize, forward, screen, record. They have
+//! no claim, because nothing repeats a request by accident.
 //!
 //! Path: 2, 3, 5, 7, 8, 9. Doc: call-path.md#requests
 
@@ -34,7 +34,7 @@ use crate::trail::CallTrail;
 use records::Stop;
 use request::{event, kind, tell_log};
 
-/// Walks the stages of one request.
+/// Runs the stages of one request.
 pub(crate) async fn walk(
     state: Arc<ProxyState>,
     request: ServerRequest,

@@ -1,4 +1,4 @@
-//! What is written down of a request, names and digests only, and the answer that goes with it.
+//! Records a request, with names and digests only, and returns the response.
 //!
 //! Path: 9. Doc: records.md#of-requests
 
@@ -14,7 +14,7 @@ use crate::entry::Refused;
 use crate::state::ProxyState;
 use crate::trail::{CallTrail, UnclaimedEnd};
 
-/// Why a request has no answer.
+/// Why a request has no response.
 pub(super) enum Stop {
     Refused(Refused),
     Unanswered(Unanswered),
@@ -32,7 +32,7 @@ impl From<Unanswered> for Stop {
     }
 }
 
-/// Records an answer, where answers of its kind are recorded, before it leaves.
+/// Records a response before it is returned, if responses of its kind are recorded.
 pub(super) async fn answered(
     state: &ProxyState,
     trail: Box<CallTrail>,
@@ -54,7 +54,7 @@ pub(super) async fn answered(
     }
 }
 
-/// Records why there is no answer, and says it.
+/// Records why there is no response, and returns the error.
 pub(super) async fn stopped(state: &ProxyState, stop: Stop) -> RequestError {
     match stop {
         Stop::Refused(refused) => {
@@ -72,7 +72,7 @@ pub(super) async fn stopped(state: &ProxyState, stop: Stop) -> RequestError {
             }
         }
         Stop::Unanswered(unanswered) => {
-            // What a server said is withheld where it cannot be recorded.
+            // A server's error is withheld if it cannot be recorded.
             if let Err(error) = record_unanswered(state, &unanswered).await {
                 return withheld(state, unanswered.trail.call_id, &error);
             }
@@ -103,13 +103,13 @@ async fn record_unanswered(state: &ProxyState, unanswered: &Unanswered) -> Resul
     unanswered.trail.record(state, &state.parts.clock.now(), end).await
 }
 
-/// The sentence that is told: the server's own, or what the code means.
+/// Returns the sentence for the caller: the server's own, or that of the code.
 fn message_of(unanswered: &Unanswered) -> &str {
     let own = unanswered.upstream.as_ref().map(|own| own.message.as_str());
     own.unwrap_or_else(|| sentence(unanswered.code))
 }
 
-/// The answer cannot be recorded, so it does not leave.
+/// Withholds a response that cannot be recorded.
 fn withheld(state: &ProxyState, call_id: String, error: &LedgerError) -> RequestError {
     state.count_gap(error);
     let code = ErrorCode::RecordUnavailable;

@@ -1,4 +1,4 @@
-//! What may be shown of a server's own error.
+//! Selects the part of a server's own error that can be shown.
 //!
 //! Path: 8. Doc: call-path.md#requests
 
@@ -11,7 +11,7 @@ use toolbooth_registry::uris::ResourceUris;
 use super::request::{UpstreamRefusal, name};
 use crate::server_error::shown_data;
 
-/// The error of a server that refused; `None` where it was not the server that did.
+/// Returns the error of a server that refused; `None` if the error is not the server's own.
 pub(super) fn refusal(
     shapes: &SecretShapes,
     error: &UpstreamError,
@@ -25,7 +25,7 @@ pub(super) fn refusal(
         redacted.chars().map(|c| if c.is_control() || is_invisible(c) { ' ' } else { c }).collect();
     let message = redact::sentence(plain.trim(), shapes);
     let data = shown_data(data.as_ref(), shapes).map(|mut data| {
-        // An error about the very resource names it as the client knows it.
+        // An error about the requested resource gets the URI that the client knows.
         if let Some(Value::String(uri)) = data.get_mut("uri")
             && *uri == name(ask)
         {
@@ -36,7 +36,7 @@ pub(super) fn refusal(
     Some(UpstreamRefusal { server: server.to_owned(), code: *code, message, data })
 }
 
-/// Characters without width, and those that reorder what is shown.
+/// Whether a character has no width, or reorders the shown text.
 fn is_invisible(c: char) -> bool {
     matches!(
         c,

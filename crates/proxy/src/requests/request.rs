@@ -1,4 +1,4 @@
-//! What is asked of a server beside calls of tools, in words, and why there is no answer.
+//! The form of requests to a server other than tool calls, and of their errors.
 //!
 //! Path: 2. Doc: call-path.md#requests
 
@@ -9,20 +9,20 @@ use toolbooth_contracts::event::AuditEventKind;
 use toolbooth_contracts::port::{Ask, CompletionReference, UpstreamError};
 use toolbooth_contracts::{CallContext, Caller, ErrorCode};
 
-/// What a caller asks of a server, with names and URIs as they are on the wire.
+/// A caller's request to a server, with names and URIs as they are on the wire.
 #[derive(Debug, Clone)]
 pub struct ServerRequest {
-    /// What is asked.
+    /// The operation.
     pub ask: Ask,
-    /// What the agent claims.
+    /// The context, as the agent claims it.
     pub context: CallContext,
-    /// Who asks.
+    /// The caller.
     pub caller: Caller,
     /// The tool set of the door, by name.
     pub within: Option<Arc<str>>,
 }
 
-/// What a server said where it refused.
+/// The error of a server that refused.
 #[derive(Debug, Clone, PartialEq)]
 pub struct UpstreamRefusal {
     /// The server, by its name in configuration.
@@ -31,11 +31,11 @@ pub struct UpstreamRefusal {
     pub code: i64,
     /// The server's sentence, screened.
     pub message: String,
-    /// What it said beside that, where it is small.
+    /// The further data of the error, if it is small.
     pub data: Option<Value>,
 }
 
-/// Why a request has no answer, as the agent may see it.
+/// Why a request has no response, in the form for the agent.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RequestError {
     /// The stable code.
@@ -46,14 +46,14 @@ pub struct RequestError {
     pub details: Map<String, Value>,
     /// When to try again, in milliseconds.
     pub retry_after_ms: Option<u64>,
-    /// The server's own error, where it is the server that refused.
+    /// The server's own error, if the server refused.
     pub upstream: Option<UpstreamRefusal>,
     /// The request's id in the records.
     pub call_id: String,
 }
 
 impl RequestError {
-    /// The proxy itself broke.
+    /// Returns the error for a fault of the proxy itself.
     pub(crate) fn broken(call_id: String) -> Self {
         Self {
             code: ErrorCode::AdapterFailed,
@@ -66,7 +66,7 @@ impl RequestError {
     }
 }
 
-/// What a code means where no tool is called.
+/// Returns the sentence of a code for a request.
 pub(super) fn sentence(code: ErrorCode) -> &'static str {
     match code {
         ErrorCode::UnregisteredTool => {
@@ -84,7 +84,7 @@ pub(super) fn sentence(code: ErrorCode) -> &'static str {
     }
 }
 
-/// What is asked, in a word.
+/// Returns the name of the operation.
 pub(super) fn kind(ask: &Ask) -> &'static str {
     match ask {
         Ask::ReadResource { .. } => "read-resource",
@@ -95,7 +95,7 @@ pub(super) fn kind(ask: &Ask) -> &'static str {
     }
 }
 
-/// The event of an answer; `None` where answers of its kind are not recorded.
+/// Returns the event of a response; `None` if responses of its kind are not recorded.
 pub(super) fn event(ask: &Ask) -> Option<AuditEventKind> {
     match ask {
         Ask::ReadResource { .. } => Some(AuditEventKind::ResourceRead),
@@ -104,7 +104,7 @@ pub(super) fn event(ask: &Ask) -> Option<AuditEventKind> {
     }
 }
 
-/// The name or URI that is asked for.
+/// Returns the requested name or URI.
 pub(super) fn name(ask: &Ask) -> &str {
     match ask {
         Ask::ReadResource { uri } | Ask::Subscribe { uri } | Ask::Unsubscribe { uri } => uri,
@@ -115,7 +115,7 @@ pub(super) fn name(ask: &Ask) -> &str {
     }
 }
 
-/// What goes with the name.
+/// Returns the parameters of the request other than its name.
 pub(super) fn arguments(ask: &Ask) -> Value {
     match ask {
         Ask::GetPrompt { arguments, .. } => json!(arguments),
@@ -124,7 +124,7 @@ pub(super) fn arguments(ask: &Ask) -> Value {
     }
 }
 
-/// The code of a request that a server did not serve.
+/// Returns the code of a request that a server did not serve.
 pub(super) fn code_of(error: &UpstreamError) -> ErrorCode {
     match error {
         UpstreamError::Unreachable(_) => ErrorCode::AdapterFailed,
@@ -135,7 +135,7 @@ pub(super) fn code_of(error: &UpstreamError) -> ErrorCode {
     }
 }
 
-/// The one line of a request in the log. Its names may be payload, so they are not in it.
+/// Writes the single log line of a request. Names are not in it, because they may be payload.
 pub(super) fn tell_log(kind: &str, caller: &Caller, error: Option<&RequestError>) {
     tracing::info!(
         request = kind,

@@ -1,5 +1,5 @@
-//! The stages of a request before it is sent: it enters, its server is asked what it lists, and it is
-//! found and permitted.
+//! The stages of a request before it is sent: entry, verification of the server, resolution and
+//! permission.
 //!
 //! Path: 2, 3, 5. Doc: call-path.md#requests
 
@@ -22,8 +22,8 @@ use crate::state::ProxyState;
 use crate::trail::{CallTrail, Input};
 use crate::world::World;
 
-/// Stages 3 and 5: the server and its own names are known, and the policy permits. Only [`resolve`]
-/// makes it.
+/// Stages 3 and 5 passed: the server and its own names are known, and the policy permits the request.
+/// Only [`resolve`] constructs it.
 pub(super) struct Permitted {
     pub(super) entered: Entered<Ask>,
     pub(super) target: Target,
@@ -31,7 +31,7 @@ pub(super) struct Permitted {
     _stage: (),
 }
 
-/// Stage 2, with names and arguments of bounded size.
+/// Runs stage 2, with names and arguments of limited size.
 pub(super) fn enter(
     state: &ProxyState,
     request: ServerRequest,
@@ -50,9 +50,9 @@ pub(super) fn enter(
     })
 }
 
-/// What is wrong with what is asked, whatever it names.
+/// Returns the fault of a request, independent of the item that it names.
 fn objection(state: &ProxyState, ask: &Ask) -> Option<(ErrorCode, Option<String>)> {
-    // Longer than any name can be on the wire: no such thing is there.
+    // No name on the wire can be longer, so the item does not exist.
     if name(ask).len() > KEY_BYTES_MAX * 2 {
         return Some((ErrorCode::UnregisteredTool, None));
     }
@@ -70,19 +70,19 @@ fn objection(state: &ProxyState, ask: &Ask) -> Option<(ErrorCode, Option<String>
     Some((ErrorCode::InvalidArgs, Some(message)))
 }
 
-/// A name as records have it: a URI may carry a secret.
+/// Returns a name in the form of records: redacted, because a URI can contain a secret.
 fn shown_name(state: &ProxyState, id: &str) -> String {
     state.parts.shapes.redact(id).into_owned()
 }
 
-/// Asks the server what it lists, where it is to be asked before that is used.
+/// Lists the server first, if that is required before its items are used.
 pub(super) async fn verify_source(
     state: &ProxyState,
     entered: Entered<Ask>,
 ) -> Result<SourceVerified<Ask>, Refused> {
     entry::verify_source(state, entered, |catalogue, world, entered| {
         let target = Target::find(&state.parts.upstreams, world, &entered.asked)?;
-        // For whom it is hidden, nothing may take longer than for what is not there.
+        // A request for a hidden item must not take longer than one for a missing item.
         let may = world.shows_item(entered.toolset.as_ref(), &target.item())
             && world.policy.lists_item(&entered.trail.caller, &target.item(), &ToolStatus::Active);
         if may { catalogue.server_to_verify(&target.server) } else { None }
@@ -90,8 +90,8 @@ pub(super) async fn verify_source(
     .await
 }
 
-/// In one world: the flag, the item, whether the caller may know it, whether it stands, whether it is
-/// permitted.
+/// Resolves and authorizes a request in one world: the flag, the item, its visibility to the caller,
+/// its status, and the policy.
 pub(super) fn resolve(
     state: &ProxyState,
     verified: SourceVerified<Ask>,
@@ -129,8 +129,8 @@ pub(super) fn resolve(
     }
 }
 
-/// As [`resolve`], for a kept result: whoever may call the tool that reads it may read it as a
-/// resource.
+/// As [`resolve`], for a stored result: a caller that can call the tool that reads it can also read it
+/// as a resource.
 fn resolve_kept_result(
     state: &ProxyState,
     world: &World,
@@ -160,7 +160,7 @@ fn resolve_kept_result(
     }
 }
 
-/// Notes what is permitted, by which rule, and the digest of what is sent.
+/// Records the permitted item, the rule, and the digest of the sent request in the trail.
 fn permitted(
     state: &ProxyState,
     trail: &mut CallTrail,

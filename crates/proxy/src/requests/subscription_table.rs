@@ -1,4 +1,5 @@
-//! Who is subscribed to what, counted: a server is asked once, and told once to stop.
+//! Counts the subscribers of each resource, so that a server is asked once to subscribe and once to
+//! unsubscribe.
 //!
 //! Path: 7. Doc: call-path.md#subscriptions
 
@@ -12,7 +13,7 @@ const SUBSCRIPTIONS_MAX: usize = 16_384;
 /// Subscriptions that one caller may hold at once.
 const SUBSCRIPTIONS_OF_CALLER_MAX: usize = 4_096;
 
-/// A resource at a server, on the connection of one caller where each has its own.
+/// A resource at a server; with the caller, if each caller has its own connection.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Key {
     pub(super) server: String,
@@ -20,8 +21,8 @@ pub(super) struct Key {
     pub(super) caller: Option<Caller>,
 }
 
-/// Whether the server has been asked; held while it is asked or told to stop, so that these never
-/// pass one another.
+/// Whether the server was asked to subscribe. Locked while it is asked to subscribe or unsubscribe, so
+/// that these requests never overtake one another.
 pub(super) type AskedOnce = Arc<tokio::sync::Mutex<bool>>;
 
 #[derive(Default)]
@@ -31,7 +32,7 @@ struct Table {
     all: usize,
 }
 
-/// Everything that callers are subscribed to.
+/// All subscriptions of callers.
 #[derive(Default)]
 pub(crate) struct Subscriptions(Mutex<Table>);
 
@@ -53,7 +54,7 @@ impl Subscriptions {
         Some(Arc::clone(asked))
     }
 
-    /// Gives one up; tells whether it was the last.
+    /// Removes one subscriber. Returns whether it was the last.
     pub(super) fn give_up(&self, key: &Key, caller: &Caller) -> bool {
         let mut table = self.table();
         table.all = table.all.saturating_sub(1);

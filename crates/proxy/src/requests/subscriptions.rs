@@ -1,4 +1,5 @@
-//! Subscriptions to resources: counted, so that a server is asked once and told once to stop.
+//! Subscriptions to resources: counted, so that a server is asked once to subscribe and once to
+//! unsubscribe.
 //!
 //! Path: 2, 7. Doc: call-path.md#subscriptions
 
@@ -17,21 +18,21 @@ use super::upstreams::UpstreamEntry;
 use crate::entry::Refused;
 use crate::state::ProxyState;
 
-/// What a caller wants to be told of.
+/// A caller's request for the updates of a resource.
 #[derive(Debug, Clone)]
 pub struct SubscribeRequest {
     /// The resource's URI on the wire.
     pub uri: String,
-    /// What the agent claims.
+    /// The context, as the agent claims it.
     pub context: CallContext,
-    /// Who asks.
+    /// The caller.
     pub caller: Caller,
     /// The tool set of the door, by name.
     pub within: Option<Arc<str>>,
 }
 
-/// A subscription, until it is dropped. Where it was the last to a resource, the server is told
-/// to stop.
+/// A subscription, until it is dropped. If it was the last one to a resource, the server is asked to
+/// unsubscribe.
 #[must_use]
 pub struct Subscription {
     uri: String,
@@ -45,7 +46,7 @@ impl std::fmt::Debug for Subscription {
 }
 
 impl Subscription {
-    /// The URI by which updates name the resource.
+    /// The URI of the resource in updates.
     #[must_use]
     pub fn uri(&self) -> &str {
         &self.uri
@@ -72,7 +73,7 @@ impl Drop for Held {
         let (asked, caller) = (Arc::clone(&self.asked), self.caller.clone());
         let ending = async move {
             let mut asked = asked.lock().await;
-            // Somebody may have come meanwhile, who finds it asked for.
+            // Another subscriber may have arrived meanwhile and uses the existing subscription.
             if state.subscriptions.is_held(&key) {
                 return;
             }
@@ -124,7 +125,7 @@ async fn run(state: &Arc<ProxyState>, request: SubscribeRequest) -> Result<Subsc
         let refused = Refused::new(entered.trail, ErrorCode::Overloaded);
         return Err(refused.saying("there are too many subscriptions").into());
     };
-    // From here on whatever ends this gives the subscription up.
+    // From here on, every exit drops `held`, which removes the subscriber.
     let held = Held {
         state: Arc::clone(state),
         runtime: Handle::current(),

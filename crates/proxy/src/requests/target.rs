@@ -1,4 +1,4 @@
-//! What a request is about, in one world: the server, its own names, and where the item stands.
+//! The target of a request in one world: the server, its own names, and the status of the item.
 //!
 //! Path: 3. Doc: call-path.md#requests
 
@@ -10,7 +10,7 @@ use toolbooth_registry::{RegisteredItem, Source, item_id};
 use super::upstreams::{UpstreamEntry, Upstreams};
 use crate::world::World;
 
-/// What a request is about.
+/// The target of a request.
 pub(super) struct Target {
     /// The server's name.
     pub(super) server: String,
@@ -25,8 +25,8 @@ pub(super) struct Target {
 }
 
 impl Target {
-    /// Finds what a request names; `None` where it is not there. Whether the caller may know it is
-    /// not looked at.
+    /// Finds the item that a request names; `None` if it does not exist. Does not check whether the
+    /// caller can know it.
     pub(super) fn find(upstreams: &Upstreams, world: &World, ask: &Ask) -> Option<Self> {
         match ask {
             Ask::GetPrompt { name, arguments } => {
@@ -109,8 +109,8 @@ impl Target {
         })
     }
 
-    /// Where it stands, which may take longer than all else: for whom it is hidden, this is not
-    /// asked.
+    /// Returns the status of the item. This can take long, so it is not called for a caller from whom
+    /// the item is hidden.
     pub(super) fn status<'w>(&self, world: &'w World) -> &'w ToolStatus {
         match self.kind {
             ItemKind::Resource => world.resource_status(&self.server, &self.key),
@@ -118,13 +118,13 @@ impl Target {
         }
     }
 
-    /// As policy knows it.
+    /// Returns the item in the form that the policy uses.
     pub(super) fn item(&self) -> Item<'_> {
         Item { kind: self.kind, server: &self.server_id, id: &self.id }
     }
 }
 
-/// A prompt by its name on the wire, or by its id where no name equals it.
+/// Finds a prompt by its name on the wire, or by its id if no name equals it.
 fn prompt<'w>(world: &'w World, name: &str) -> Option<&'w RegisteredItem> {
     world.items.prompt(world.prompt_names.tool_id(name)).map(AsRef::as_ref)
 }

@@ -1,4 +1,4 @@
-//! What servers tell by themselves, for everybody who listens.
+//! Distributes the resource updates of servers to all listeners.
 //!
 //! Path: 7. Doc: call-path.md#subscriptions
 
@@ -13,19 +13,19 @@ use toolbooth_contracts::port::Notice;
 use super::upstreams::Upstreams;
 use crate::worlds::Worlds;
 
-/// Updates that may wait for one listener; further ones push out the oldest.
+/// Updates that can wait for one listener; further ones displace the oldest.
 const UPDATES_MAX: usize = 1_024;
 
-/// A resource has changed, or may have.
+/// A notice that a resource has changed, or may have.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ResourceUpdate {
     /// Its URI on the wire.
     pub uri: String,
-    /// The caller whose own connection told it; `None` = it concerns every caller.
+    /// The caller, if the notice came over that caller's own connection; `None` = for every caller.
     pub caller: Option<String>,
 }
 
-/// Passes on what servers tell.
+/// Distributes the notices of servers.
 pub(crate) struct Updates {
     sender: broadcast::Sender<ResourceUpdate>,
     started: AtomicBool,
@@ -45,7 +45,7 @@ impl Default for Updates {
 }
 
 impl Updates {
-    /// What is told from now on. The first listener starts the listening to servers.
+    /// Returns the updates from now on. The first call starts listening to the servers.
     pub(crate) fn listen(
         &self,
         upstreams: &Upstreams,
@@ -67,7 +67,7 @@ impl Updates {
                     };
                     let Ok(Notice::ResourceUpdated { uri, caller }) = notice else { return };
                     let uri = worlds.now().uris.to_wire(&server, &uri);
-                    // Nobody may listen at the moment.
+                    // There may be no listener at the moment.
                     let _ = sender.send(ResourceUpdate { uri, caller });
                 }
             });
@@ -75,7 +75,7 @@ impl Updates {
         receiver
     }
 
-    /// Ends the listening.
+    /// Stops listening to the servers.
     pub(crate) async fn close(&self) {
         self.closing.cancel();
         self.tasks.close();

@@ -1,4 +1,4 @@
-//! The servers that can be asked for more than tools, by name.
+//! The servers that answer requests other than tool calls, by name.
 //!
 //! Path: 7. Doc: call-path.md#requests
 
@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use toolbooth_contracts::port::Upstream;
 
-/// A server, and what configuration says of it.
+/// A server and its settings.
 #[derive(Clone)]
 pub struct UpstreamEntry {
-    /// The way to it.
+    /// The port that reaches it.
     pub upstream: Arc<dyn Upstream>,
-    /// How long one request may take without progress.
+    /// How long one request can take without progress.
     pub timeout: Duration,
     /// Whether each caller has a connection of its own.
     pub per_caller: bool,
@@ -31,7 +31,7 @@ impl fmt::Debug for Upstreams {
 }
 
 impl Upstreams {
-    /// The same with one more; a server of the same name is replaced.
+    /// Returns the servers with one more; replaces a server of the same name.
     #[must_use]
     pub fn with(mut self, entry: UpstreamEntry) -> Self {
         self.0.insert(entry.upstream.name().to_owned(), entry);

@@ -1,4 +1,4 @@
-//! One change of one field of a definition: of a text by its words, of anything else by its values.
+//! One change of one field of a definition: of a text by words, of any other field by values.
 //!
 //! Doc: registry.md#what-changed
 

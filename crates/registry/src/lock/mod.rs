@@ -1,6 +1,6 @@
 //! The lock: the tools and items that an operator approved, and the check of listings against it.
 //!
-//! The functions take text and open no file. The lock does not contain operator settings, so a
+//! The functions accept text and open no file. The lock does not contain operator settings, so a
 //! changed timeout quarantines nothing.
 //!
 //! Doc: registry.md#the-lock
@@ -34,7 +34,7 @@ use crate::tool::{RegisteredTool, Source};
 const VERSION_MAJOR: &str = "1";
 /// The version that this build writes.
 const VERSION: &str = "1.1.0";
-/// Prefix of the versions whose tools have no extra members such as `icons` and `_meta`.
+/// Prefix of the versions with tools that have no extra members such as `icons` and `_meta`.
 const VERSION_OF_TOOLS: &str = "1.0.";
 
 /// The lock file: the approved tools, prompts, resources and templates, by id.
@@ -45,7 +45,7 @@ pub struct LockFile {
     version: String,
     /// The approved tools.
     tools: BTreeMap<String, LockedTool>,
-    /// Sources whose first listing is pinned; only in the file of first-use pins.
+    /// Sources with a pinned first listing; only in the file of first-use pins.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     sources: BTreeSet<String>,
     /// The approved prompts, by id.
@@ -57,12 +57,12 @@ pub struct LockFile {
     /// The approved resource templates, by id.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     templates: BTreeMap<String, LockedItem>,
-    /// Sources whose first listing of prompts, resources and templates is pinned; only in the file
-    /// of first-use pins.
+    /// Sources with a pinned first listing of prompts, resources and templates; only in the file of
+    /// first-use pins.
     #[serde(rename = "itemSources", default, skip_serializing_if = "BTreeSet::is_empty")]
     item_sources: BTreeSet<String>,
-    /// Pins that no event tells of yet, items by id with kind; only in the file of first-use pins.
-    /// Absent where an earlier version has written the file: no event may tell of any of them.
+    /// Pins without an audit event yet, items by id with kind; only in the file of first-use pins.
+    /// Absent in a file that an earlier version wrote: all its pins count as unrecorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     unrecorded: Option<BTreeSet<String>>,
 }
@@ -129,7 +129,7 @@ impl LockedTool {
 /// Why a lock file is invalid. An invalid file approves nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InvalidLock {
-    /// The error in words.
+    /// The error as a sentence.
     pub message: String,
     /// Line and column, from 1, if they are known.
     pub place: Option<(usize, usize)>,
@@ -193,7 +193,7 @@ impl LockFile {
         self.version = VERSION.to_owned();
     }
 
-    /// The file as text, sorted: the same lock gives the same bytes.
+    /// The file as text, sorted: equal locks have equal bytes.
     #[must_use]
     pub fn to_text(&self) -> String {
         format!("{}\n", serde_json::to_string_pretty(self).unwrap_or_default())
@@ -299,7 +299,7 @@ impl Lock {
     }
 }
 
-/// What becomes of a discovered tool that no lock names.
+/// The treatment of a discovered tool that no lock contains.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum NewTools {
@@ -310,7 +310,7 @@ pub enum NewTools {
     Allow,
 }
 
-/// What becomes of a discovered tool with suspicious text that nobody has approved.
+/// The treatment of a discovered tool with suspicious text that is not approved.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Suspicious {
@@ -332,7 +332,7 @@ pub struct Approvals {
     pub suspicious: Suspicious,
 }
 
-/// The result of judging a discovered tool or item, if there is anything against it.
+/// The result of judging a discovered tool or item, if there is an objection.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Objection {
     /// The reason for the quarantine; `None` if it is not quarantined.
@@ -382,7 +382,7 @@ impl Approvals {
         objections
     }
 
-    /// The discovered tools whose current form is not approved, each with its suspicious text.
+    /// The discovered tools without an approval of their current form, each with its suspicious text.
     fn unapproved<'t>(
         &self,
         all: &[&'t RegisteredTool],
@@ -448,7 +448,7 @@ impl Approvals {
 }
 
 /// The reason for the quarantine of a tool that its source did not list before.
-const NEW: &str = "it is new, and nobody has approved it yet";
+const NEW: &str = "it is new and not approved yet";
 
 /// Whether a tool equals its approval, by digest or except for white space in its texts.
 /// Differences are not used for this: a change of an unknown keyword counts too.
@@ -466,7 +466,7 @@ fn matches(lock: &LockFile, locked: &LockedTool, tool: &RegisteredTool) -> bool 
     locked.claims().spaced() == now.spaced()
 }
 
-/// Maximum number of tools that are kept for one look.
+/// Maximum number of tools that are stored for one look.
 const LOOKS_MAX: usize = 8;
 
 /// The suspicion that a tool's name looks like the name of another source's tool.

@@ -1,6 +1,6 @@
 //! First-use pins: the first listing of each source, in the format of the lock file.
 //!
-//! Reads and writes no file; the gateway keeps the pins in its data folder.
+//! Reads and writes no file; the gateway stores the pins in its data folder.
 //!
 //! Doc: registry.md#first-use
 
@@ -14,14 +14,14 @@ use crate::source_claims::SourceClaims;
 use crate::suspicion;
 use crate::tool::{RegisteredTool, Source};
 
-/// A pin that no event tells of yet.
+/// A pin without an audit event yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnrecordedPin {
     /// The tool's id; an item's with its kind, such as `prompt:s.greet`.
     pub id: String,
     /// The source.
     pub source: String,
-    /// The digest of what the source says.
+    /// The digest of the source's claims.
     pub source_digest: String,
 }
 
@@ -32,7 +32,7 @@ impl LockFile {
         self.sources.contains(&source.to_string())
     }
 
-    /// The number of sources whose first listing is pinned.
+    /// The number of sources with a pinned first listing.
     #[must_use]
     pub fn sources_seen(&self) -> usize {
         self.sources.len()
@@ -84,7 +84,7 @@ impl LockFile {
         tools.chain(self.items().map(|(id, item)| (id, item.source_digest.clone()))).collect()
     }
 
-    /// Pins that no event tells of yet: ids, sources and source digests.
+    /// The pins without an audit event yet: ids, sources and source digests.
     #[must_use]
     pub fn unrecorded(&self) -> Vec<UnrecordedPin> {
         let is_wanted =
@@ -102,24 +102,24 @@ impl LockFile {
         tools.chain(items).filter(|pin| is_wanted(&pin.id)).collect()
     }
 
-    /// An event tells of what is pinned under this id.
+    /// Marks the pin with this id as recorded, because an audit event contains it.
     pub fn mark_approved(&mut self, id: &str) {
         self.unrecorded_ids().remove(id);
     }
 
-    /// No event may tell of any pin: the store is another one, or an older one.
+    /// Marks every pin as unrecorded, because the store is another one, or an older one.
     pub fn forget_records(&mut self) {
         self.unrecorded = None;
     }
 
-    /// No event may tell of this pin, where it is one.
+    /// Marks this pin as unrecorded, if it exists.
     pub fn forget_record(&mut self, id: &str) {
         if self.digests().contains_key(id) {
             self.mark_unrecorded(id.to_owned());
         }
     }
 
-    /// Events tell of these pins from now on.
+    /// Marks these pins as recorded, except those with another digest now.
     pub fn mark_recorded(&mut self, pins: &[UnrecordedPin]) {
         let digests = self.digests();
         let left = self.unrecorded_ids();
@@ -163,9 +163,9 @@ impl LockFile {
 impl Approvals {
     /// The tools of a source that first use pins; empty for other locks.
     ///
-    /// These are tools without a pin, if the source was not seen before or new tools are allowed,
-    /// and tools whose pin lacks extra members. Tools whose suspicious text quarantines them are
-    /// left out.
+    /// These are tools with a pin that lacks extra members, and tools without a pin. The latter are
+    /// pinned only if the source was not seen before, or new tools are allowed. Tools that are
+    /// quarantined because of suspicious text are left out.
     #[must_use]
     pub fn to_pin<'t>(
         &self,

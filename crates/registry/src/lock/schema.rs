@@ -28,7 +28,7 @@ pub(super) enum Direction {
     Output,
 }
 
-/// Keywords with texts for people and models.
+/// Keywords with texts for readers and models.
 const TEXTS: [&str; 3] = ["title", "description", "$comment"];
 /// Keywords that do not change the set of valid values.
 const NOTES: [&str; 8] =

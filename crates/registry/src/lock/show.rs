@@ -1,4 +1,4 @@
-//! Renders differences as text for people, with marked words and escaped invisible characters.
+//! Renders differences as text for operators, with marked words and escaped invisible characters.
 //!
 //! Doc: registry.md#what-changed
 

@@ -141,7 +141,7 @@ async fn serve(
             let at_once = std::future::poll_fn(|context| {
                 Poll::Ready(http.as_mut().poll(context).is_ready())
             });
-            // A request whose head is not complete has not begun.
+            // A request with an incomplete head has not begun.
             if at_once.await || activity.is_idle() {
                 return;
             }
@@ -190,7 +190,7 @@ fn no_room() -> Problem {
     Problem { retry_after_ms: Some(1_000), ..Problem::new(ErrorCode::Overloaded, title) }
 }
 
-/// Answers 503 and leaves the client up to [`REFUSAL`] to read it.
+/// Answers 503 and allows the client up to [`REFUSAL`] to read it.
 async fn refuse(mut stream: TcpStream) {
     let saying = async {
         stream.write_all(&no_room().as_message()).await?;

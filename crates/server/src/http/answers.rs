@@ -1,6 +1,6 @@
 //! Replaces error answers that have no JSON body with problem documents.
 //!
-//! They come from the router, its extractors and the MCP SDK, as plain text or without a body.
+//! The router, its extractors and the MCP SDK return such answers, as plain text or without a body.
 //! JSON-RPC errors and event streams stay as they are.
 //!
 //! Path: 10. Doc: front-doors.md#problems
@@ -38,8 +38,8 @@ fn has_document(headers: &HeaderMap) -> bool {
         .any(|known| kind.starts_with(known))
 }
 
-/// A code and a title for each status. The text of the original is dropped, because it may name
-/// Rust types.
+/// Returns a code and a title for each status. The text of the original is dropped, because it may
+/// name Rust types.
 fn described(status: StatusCode) -> (ProblemCode, &'static str) {
     match status.as_u16() {
         403 => (ProblemCode::FOREIGN_ORIGIN, "the request does not name this machine"),

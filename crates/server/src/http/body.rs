@@ -20,7 +20,7 @@ use toolbooth_contracts::ErrorCode;
 use super::connections::{Activity, InProgress};
 use super::{BODY_BYTES_MAX, Limits, Problem, ProblemCode};
 
-/// When a client may try again after the budget was used up, in milliseconds.
+/// The time after which a client may retry when the budget is used up, in milliseconds.
 const RETRY_AFTER_MS: u64 = 1_000;
 
 /// The budget for bytes of request bodies in memory, shared by all connections.
@@ -49,7 +49,7 @@ impl Budget {
     }
 }
 
-/// The bytes of the budget that one request holds. Dropping it returns them.
+/// The bytes of the budget that one request uses. Dropping the lease returns them.
 #[derive(Debug)]
 pub(super) struct Lease {
     budget: Budget,
@@ -275,7 +275,8 @@ fn problem_of(error: axum::Error) -> Problem {
     }
 }
 
-/// Whether the one `content-type` says JSON, with or without parameters (RFC 9110, 8.3).
+/// Whether there is exactly one `content-type` and it specifies JSON, with or without parameters
+/// (RFC 9110, 8.3).
 fn is_json(headers: &HeaderMap) -> bool {
     let mut values = headers.get_all(CONTENT_TYPE).iter();
     let (Some(value), None) = (values.next(), values.next()) else { return false };

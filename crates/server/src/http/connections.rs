@@ -95,7 +95,7 @@ impl Activity {
         Some(InProgress(Arc::clone(self)))
     }
 
-    /// Notes a flush to the kernel: a connection whose answer is complete becomes idle.
+    /// Notes a flush to the kernel: a connection with a complete answer becomes idle.
     pub(super) fn flushed(&self) {
         let mut state = lock(&self.state);
         if *state == State::Answered {
@@ -108,7 +108,8 @@ impl Activity {
         matches!(*lock(&self.state), State::Idle(_))
     }
 
-    /// Says that nothing that follows on this connection is read: where the body ends is not known.
+    /// Marks the connection to end after this request, because the end of the body is unknown.
+    /// Nothing after it is read.
     pub(super) fn end_after_this(&self) {
         self.ends.store(true, Ordering::Relaxed);
     }
@@ -118,7 +119,7 @@ impl Activity {
         self.ends.load(Ordering::Relaxed)
     }
 
-    /// Requests that have begun.
+    /// Returns the number of requests that have begun.
     pub(super) fn requests(&self) -> u64 {
         self.requests.load(Ordering::Relaxed)
     }

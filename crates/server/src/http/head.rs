@@ -1,6 +1,6 @@
-//! Refuses requests whose heads are ambiguous, or name a foreign host or origin.
+//! Refuses requests with heads that are ambiguous, or that name a foreign host or origin.
 //!
-//! Foreign names come from web pages that use a browser to reach the gateway (DNS rebinding,
+//! Web pages send foreign names when they use a browser to reach the gateway (DNS rebinding,
 //! cross-origin requests).
 //!
 //! Path: 1. Doc: front-doors.md#who-may-call
@@ -26,7 +26,7 @@ pub(super) async fn guard(
     }
 }
 
-/// The problem of a request with this head at the door on `port`; `None` if it is accepted.
+/// Returns the problem of a request with this head at the door on `port`; `None` if it is accepted.
 fn refusal(uri: &Uri, headers: &HeaderMap, port: u16) -> Option<Problem> {
     let malformed = |title: &str| Some(Problem::new(ProblemCode::INVALID_REQUEST, title));
     let foreign = |title: &str| Some(Problem::new(ProblemCode::FOREIGN_ORIGIN, title));
@@ -52,7 +52,7 @@ fn refusal(uri: &Uri, headers: &HeaderMap, port: u16) -> Option<Problem> {
     }
 }
 
-/// The value of a header, if present; an error for several values, or one that is not text.
+/// Returns the value of a header, if present; an error for several values, or one that is not text.
 fn only<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Result<Option<&'h str>, ()> {
     let mut values = headers.get_all(name).iter();
     match (values.next(), values.next()) {
@@ -68,7 +68,8 @@ fn loopback(authority: &str) -> Option<Authority> {
     (named && !authority.as_str().contains('@')).then_some(authority)
 }
 
-/// Accepts any port, because a forwarded connection carries the port of its other end.
+/// Whether a host is this machine. Accepts any port, because a forwarded connection carries the
+/// port of its other end.
 fn names_this_machine(host: &str) -> bool {
     loopback(host).is_some()
 }

@@ -14,7 +14,7 @@ pub const BODY_BYTES_MAX: usize = 8 << 20;
 pub(super) const HEAD_BYTES_MAX: usize = 32 << 10;
 /// Bytes that are read or buffered at once for one connection.
 pub(super) const BUFFER_BYTES_MAX: usize = 64 << 10;
-/// Most connections at once, unless a setting or the limit of open files allows fewer.
+/// Maximum connections at once, unless a setting or the limit of open files allows fewer.
 pub const CONNECTIONS_MAX: usize = 16_384;
 /// File descriptors reserved for the store, for upstream connections and for children.
 pub const DESCRIPTORS_RESERVED: usize = 256;
@@ -37,7 +37,7 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// The defaults; connections are bounded by the limit of open files as well.
+    /// Returns the defaults; connections are also bounded by the limit of open files.
     fn default() -> Self {
         Self {
             connections_max: CONNECTIONS_MAX.min(connections_fitting()),
@@ -50,8 +50,8 @@ impl Default for Limits {
     }
 }
 
-/// The number of connections that the soft limit of open files (`RLIMIT_NOFILE`) allows, at least
-/// 1.
+/// Returns the number of connections that the soft limit of open files (`RLIMIT_NOFILE`) allows, at
+/// least 1.
 ///
 /// Reserves [`DESCRIPTORS_RESERVED`] descriptors, or half of the limit if that is less.
 #[must_use]

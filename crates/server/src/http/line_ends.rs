@@ -1,22 +1,22 @@
-//! Refuses heads with a line that ends with LF alone: what stands before this door may read their
-//! lines otherwise (RFC 9112, 2.2).
+//! Rejects heads in which a line ends with LF alone, because an intermediary may read such lines
+//! differently (RFC 9112, 2.2).
 //!
 //! Path: 1. Doc: front-doors.md#who-may-call
 
-/// Bytes of a line that are looked at: enough for the names that frame a message.
+/// Bytes of a line that are examined: enough for the names that frame a message.
 const LINE_BYTES: usize = 64;
-/// What the parser takes nowhere in a head.
+/// A byte that the parser rejects anywhere in a head.
 const REFUSED: u8 = 0;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// A head, or what comes before one.
+    /// A head, or the bytes before one.
     Head,
-    /// So many bytes of a body.
+    /// The number of remaining bytes of a body.
     Body(u64),
-    /// A body whose end is not known here: no head behind it may be read.
+    /// A body with an unknown end. No head after it is read.
     Lost,
-    /// A head that the parser answers with an error, and ends the connection.
+    /// A head that the parser answers with an error before it closes the connection.
     Refused,
 }
 
@@ -28,7 +28,7 @@ pub(super) struct LineEnds {
     line: Vec<u8>,
     /// Whether the last byte was CR.
     after_return: bool,
-    /// Whether a line of the head has come.
+    /// Whether a line of the head has arrived.
     has_line: bool,
     length: u64,
     is_chunked: bool,
@@ -48,7 +48,7 @@ impl Default for LineEnds {
 }
 
 impl LineEnds {
-    /// Looks at what has come. A bare LF of a head becomes a byte that the parser refuses.
+    /// Examines received bytes. Replaces a bare LF in a head by a byte that the parser rejects.
     pub(super) fn check(&mut self, bytes: &mut [u8]) {
         let mut rest = bytes;
         while !rest.is_empty() {
@@ -71,7 +71,8 @@ impl LineEnds {
         }
     }
 
-    /// Whether what comes is not followed any more: the connection must end with this request.
+    /// Whether received bytes are no longer followed. The connection must then end with this
+    /// request.
     pub(super) fn is_lost(&self) -> bool {
         self.state == State::Lost
     }
@@ -103,19 +104,20 @@ impl LineEnds {
         }
     }
 
-    /// What a line says of the body.
+    /// Reads the framing of the body from a header line.
     fn framing(&mut self, line: &[u8]) {
         let Some(at) = line.iter().position(|byte| *byte == b':') else { return };
         let (name, value) = line.split_at(at);
         if name.eq_ignore_ascii_case(b"transfer-encoding") {
             self.is_chunked = true;
         } else if name.eq_ignore_ascii_case(b"content-length") {
-            // One that is longer than what was kept may say anything.
+            // The value of a longer line is unknown, because only the beginning of the line is
+            // stored.
             let value = value.get(1..).filter(|_| line.len() < LINE_BYTES);
             let value = value.and_then(|value| std::str::from_utf8(value).ok());
             match value.and_then(|value| value.trim().parse().ok()) {
                 Some(length) => self.length = length,
-                // The parser refuses it, or reads it in a way that is not known here.
+                // The parser rejects this value, or reads it in an unknown way.
                 None => self.is_chunked = true,
             }
         }
@@ -126,7 +128,7 @@ impl LineEnds {
 mod tests {
     use super::*;
 
-    /// The bytes as they are given on, where they come in pieces of this size.
+    /// Returns the bytes after the check, when they arrive in pieces of this size.
     fn given(text: &str, size: usize) -> String {
         let mut lines = LineEnds::default();
         let mut bytes = text.as_bytes().to_vec();
@@ -148,7 +150,7 @@ mod tests {
             assert_eq!(given(fine, size), fine);
             for text in bare {
                 assert_eq!(given(text, size).matches('\0').count(), 1, "{text:?}");
-                // After others, whether or not they were answered.
+                // The head follows other requests, whether or not these were answered.
                 let later = given(&format!("{fine}GET / HTTP/1.1\r\nHost: h\r\n\r\n{text}"), size);
                 assert_eq!(later.matches('\0').count(), 1, "{text:?}");
             }

@@ -44,7 +44,7 @@ use crate::peer::PeerOwners;
 use accept::Serving;
 use body::Budget;
 
-/// Checks whether the records can be written; gives why not, for operators.
+/// Checks whether the records can be written; the error states the reason, for operators.
 pub type Readiness = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = Ready> + Send>> + Send + Sync>;
 
 /// Whether the records can be written.

@@ -44,7 +44,7 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// A problem that is not the result of a call.
+    /// Creates a problem that is not the result of a call.
     #[must_use]
     pub fn new(code: impl Into<ProblemCode>, title: impl Into<String>) -> Self {
         let ProblemCode { name, status } = code.into();
@@ -61,7 +61,7 @@ impl Problem {
         }
     }
 
-    /// The answer where the store does not answer.
+    /// Returns the answer for a store that is unavailable.
     pub(super) fn unavailable(error: &dyn std::fmt::Display) -> Response {
         tracing::warn!(%error, "the store does not answer");
         let title = "the records do not answer at the moment; ask again";
@@ -69,7 +69,7 @@ impl Problem {
         Self { retry_after_ms: Some(1_000), ..problem }.into_response()
     }
 
-    /// The problem of a failed call; `None` if the call succeeded.
+    /// Returns the problem of a failed call; `None` if the call succeeded.
     #[must_use]
     pub fn of(result: &ToolResult) -> Option<Self> {
         let error = result.error.as_ref()?;
@@ -79,7 +79,7 @@ impl Problem {
             let content = serde_json::to_value(&result.content).unwrap_or_default();
             details.insert("content".to_owned(), content);
         }
-        // The guard's size limit is the one code with a status of its own.
+        // An error of the guard's size limit has status 413, not the status of its code.
         let too_large = error.code == ErrorCode::InvalidArgs && details.contains_key("bytesMax");
         let problem = Self::new(error.code, error.message.clone());
         let status = if too_large { ProblemCode::TOO_LARGE.status } else { problem.status };
@@ -96,8 +96,8 @@ impl Problem {
 }
 
 impl Problem {
-    /// The bytes of a whole HTTP answer that announces the end of the connection. For clients that
-    /// are refused before a request is parsed.
+    /// Returns a whole HTTP answer that announces the end of the connection, for clients that are
+    /// refused before a request is parsed.
     pub(super) fn as_message(&self) -> Vec<u8> {
         let reason = StatusCode::from_u16(self.status).ok();
         let reason = reason.and_then(|status| status.canonical_reason()).unwrap_or_default();

@@ -22,7 +22,8 @@ fn operations(door: &HttpDoor, caller: &Caller) -> Result<Operations, Response> 
     door.gateway.proxy.operations(caller).map_err(|error| refused(&error))
 }
 
-/// The answer to a caller that may not read the records, or if there are no records.
+/// Returns the answer to a caller that must not read the records, or from a gateway without
+/// records.
 pub(super) fn refused(error: &OperationsError) -> Response {
     match error {
         OperationsError::Denied(denial) => {

@@ -111,7 +111,7 @@ async fn submit(door: &HttpDoor, request: CallRequest, caller: &Caller) -> Respo
 /// All but the unreserved characters (RFC 3986, 2.3).
 const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
-/// A call's id in a path, with all but unreserved characters as `%XX`.
+/// Encodes a call's id for a path: all but unreserved characters become `%XX`.
 fn encoded(id: &str) -> String {
     utf8_percent_encode(id, RESERVED).to_string()
 }
@@ -159,7 +159,7 @@ pub(super) async fn cancel(
 pub(super) struct Page {
     cursor: Option<String>,
     limit: Option<usize>,
-    /// Words to search for. The answer is then a single page, with the best matches first.
+    /// Search text. The answer is then a single page, with the best matches first.
     q: Option<String>,
 }
 

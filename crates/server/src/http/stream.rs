@@ -23,10 +23,10 @@ use super::limits::HEAD_BYTES_MAX;
 use super::line_ends::LineEnds;
 use super::{BODY_BYTES_MAX, Limits, Problem, ProblemCode};
 
-/// The fewest bytes that a client must take within the write deadline.
+/// The minimum bytes that a client must accept within the write deadline.
 const PROGRESS_BYTES_MIN: usize = 16 << 10;
-/// The time and the bytes for which reading goes on after a request was refused early. Closing at
-/// once would reset the connection, and the client would lose the answer.
+/// The time for which reading continues after a request was refused early, up to `LINGER_BYTES_MAX`
+/// bytes. Closing at once would reset the connection, and the client would lose the answer.
 const LINGER: Duration = Duration::from_secs(1);
 const LINGER_BYTES_MAX: usize = 2 * BODY_BYTES_MAX;
 
@@ -45,7 +45,7 @@ pub(super) struct DeadlineStream {
     head: Option<(u64, Timer)>,
     /// The deadline of a write while the kernel's buffer is full.
     write: Option<Timer>,
-    /// Bytes that the kernel has taken since `write` was set.
+    /// Bytes that the kernel has accepted since `write` was set.
     written: usize,
     /// The problem that replaces hyper's own refusal, and the number of its bytes already sent.
     refusal: Option<(Vec<u8>, usize)>,
@@ -86,7 +86,7 @@ impl DeadlineStream {
         Poll::Ready(ErrorKind::TimedOut.into())
     }
 
-    /// Counts the bytes that the kernel took. Fails if they are too few within the deadline.
+    /// Counts the bytes that the kernel accepted. Fails if they are too few within the deadline.
     fn within_deadline(
         &mut self,
         context: &mut Context<'_>,
@@ -114,7 +114,8 @@ impl DeadlineStream {
         }
     }
 
-    /// Sends a problem in place of hyper's own refusal, whose `length` bytes begin with `head`.
+    /// Sends a problem instead of hyper's own refusal. The refusal has `length` bytes and begins
+    /// with `head`.
     fn poll_refusal(
         &mut self,
         context: &mut Context<'_>,
@@ -141,7 +142,7 @@ impl DeadlineStream {
     }
 }
 
-/// The problem for a refusal that hyper answers with a bare status.
+/// Returns the problem for a refusal that hyper answers with a bare status.
 fn refusal(head: &[u8]) -> Problem {
     if head.starts_with(b"HTTP/1.1 431") {
         let title =

@@ -172,7 +172,7 @@ impl Door {
         Client(TcpStream::connect(self.address).await.unwrap())
     }
 
-    /// A connection after its first answer, so that it is accepted and idle.
+    /// Returns a connection after its first answer, so that it is accepted and idle.
     async fn idle(&self) -> Client {
         let mut client = self.client().await;
         assert_eq!(client.get("/").await.0, 200);
@@ -194,7 +194,7 @@ impl Client {
         self.answer().await
     }
 
-    /// Status, head and body; the body as long as `content-length` says.
+    /// Returns status, head and body. The body has the length that `content-length` states.
     async fn answer(&mut self) -> (u16, String, String) {
         let head = self.until("\r\n\r\n").await;
         let status = head.split(' ').nth(1).and_then(|s| s.parse().ok()).unwrap_or_default();
@@ -273,7 +273,7 @@ async fn requests_and_streams_in_progress_are_never_closed_to_make_room() {
     assert!(streaming.until("still here").await.contains("still here"));
     door.release.add_permits(1);
     assert_eq!(waiting.answer().await.2, "waited");
-    // The connection is idle now and makes room.
+    // The connection is idle now, so it is evicted for a new one.
     assert_eq!(door.client().await.get("/").await.0, 200);
     waiting.closed().await;
 }

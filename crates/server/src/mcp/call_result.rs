@@ -1,4 +1,4 @@
-//! A result as `CallToolResult` of MCP.
+//! Converts the result of a call to `CallToolResult` of MCP.
 //!
 //! Path: 10. Doc: front-doors.md#mcp
 
@@ -66,7 +66,7 @@ pub(super) fn on_the_wire(result: ToolResult, is_modern: bool) -> CallResult {
     if !result.warnings.is_empty() {
         tell("warnings", json!(result.warnings));
     }
-    // Before 2026-07-28 structured content is an object.
+    // Before the revision 2026-07-28, structured content must be an object.
     let shown = |data: &JsonText| is_modern || data.is_object();
     CallResult {
         content: result.content,

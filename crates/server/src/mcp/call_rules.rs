@@ -1,4 +1,4 @@
-//! What MCP has to say of the arguments of a call, once its tool is known.
+//! Applies the rules of MCP to the arguments of a call, once its tool is known.
 //!
 //! Path: 4. Doc: front-doors.md#headers
 
@@ -14,14 +14,15 @@ use toolbooth_proxy::ArgumentRules;
 use super::headers;
 use super::rpc_error::RpcError;
 
-/// Compares the headers that repeat arguments, and removes nulls that stand for absent arguments: those
-/// of arguments that headers repeat and, for a strict dialect, those that its declaration made possible.
+/// The rules of MCP for the arguments of a call. They compare the headers that repeat arguments,
+/// and remove nulls that represent absent arguments. Such nulls are those of arguments that headers
+/// repeat and, for a strict dialect, those that only its declaration allows.
 pub(super) struct CallRules {
-    /// Whether the client has the declaration of a strict dialect.
+    /// Whether the client uses the declaration of a strict dialect.
     strict: bool,
-    /// The headers that repeat arguments; `None` where the transport has none.
+    /// The headers that repeat arguments; `None` for a transport without headers.
     headers: Option<HeaderMap>,
-    /// What the headers disagree in, as the transport tells it.
+    /// The mismatch between headers and arguments, as an error of the transport.
     mismatch: OnceLock<RpcError>,
 }
 
@@ -30,8 +31,9 @@ impl CallRules {
         Self { strict, headers, mismatch: OnceLock::new() }
     }
 
-    /// What the headers disagree in with the arguments; `None` where they agree, or were not compared,
-    /// because the caller may not know the tool: the answer would reveal it.
+    /// Returns the mismatch between headers and arguments; `None` if they agree or were not
+    /// compared. They are not compared for a tool that the caller must not know, because the answer
+    /// would reveal it.
     pub(super) fn mismatch(&self) -> Option<RpcError> {
         self.mismatch.get().cloned()
     }
@@ -53,7 +55,7 @@ impl ArgumentRules for CallRules {
             let _ = self.mismatch.set(error);
             return Err(ArgumentError { path: String::new(), keyword, message });
         }
-        // Most calls have none.
+        // Most calls have no nulls.
         if !(self.strict || is_annotated) || !arguments.as_str().contains("null") {
             return Ok(arguments);
         }

@@ -25,12 +25,12 @@ pub(super) struct Client {
     pub(super) capabilities: Vec<String>,
     /// The tool set of the door that it uses; `None` = everything.
     pub(super) toolset: Option<Arc<str>>,
-    /// The headers of the request that repeat arguments; `None` where the transport has none.
+    /// The headers of the request that repeat arguments; `None` for a transport without headers.
     pub(super) param_headers: Option<HeaderMap>,
 }
 
 impl Client {
-    /// The client of a request of the modern era.
+    /// Creates the client of a request of the modern era.
     pub(super) fn modern(caller: Caller, stated: Stated, toolset: Option<Arc<str>>) -> Self {
         let Stated { name, log_level, capabilities } = stated;
         Self {
@@ -44,7 +44,7 @@ impl Client {
         }
     }
 
-    /// The client of a session.
+    /// Creates the client of a session.
     pub(super) fn legacy(caller: Caller, name: Option<String>, toolset: Option<Arc<str>>) -> Self {
         Self {
             caller,
@@ -57,8 +57,8 @@ impl Client {
         }
     }
 
-    /// Whether a server's `requiredCapabilities` name one that the client lacks. Always false in
-    /// the legacy era, whose clients state none here.
+    /// Whether a server's `requiredCapabilities` contain one that the client lacks. Always false in
+    /// the legacy era, because its clients state no capabilities here.
     pub(super) fn lacks(&self, data: Option<&Value>) -> bool {
         let required = data.and_then(|data| data.get("requiredCapabilities"));
         let names = required.and_then(Value::as_object).filter(|_| self.is_modern());
@@ -69,7 +69,7 @@ impl Client {
         self.era == Era::Modern
     }
 
-    /// The agent's claims in `_meta`. Without an agent id there, the client's name is used.
+    /// Returns the agent's claims in `_meta`. If it has no agent id, the client's name is used.
     pub(super) fn context(&self, meta: &Map<String, Value>) -> CallContext {
         let own = |key: &str| meta.get(&format!("toolbooth/{key}"));
         let text = |key: &str| own(key).and_then(Value::as_str).map(str::to_owned);
@@ -99,7 +99,7 @@ const CLIENT_CAPABILITIES: &str = "io.modelcontextprotocol/clientCapabilities";
 const CLIENT_INFO: &str = "io.modelcontextprotocol/clientInfo";
 const LOG_LEVEL: &str = "io.modelcontextprotocol/logLevel";
 
-/// The protocol version that a request states in its `_meta`.
+/// Returns the protocol version that a request states in its `_meta`.
 pub(super) fn stated_version(meta: &Map<String, Value>) -> Option<&str> {
     meta.get(PROTOCOL_VERSION).and_then(Value::as_str)
 }
@@ -146,7 +146,7 @@ pub(super) fn stated(meta: &Map<String, Value>) -> Result<Stated, RpcError> {
     })
 }
 
-/// The error `-32022`, with the supported versions.
+/// Returns the error `-32022`, with the supported versions.
 pub(super) fn unsupported(requested: &str) -> RpcError {
     let mut supported = version::legacy().to_vec();
     supported.push(version::modern().to_owned());

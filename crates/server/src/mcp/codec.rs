@@ -19,11 +19,11 @@ use toolbooth_mcp::code;
 use super::call_result::CallResult;
 use super::rpc_error::RpcError;
 
-/// The most bytes of an id.
+/// Maximum bytes of an id.
 const ID_BYTES_MAX: usize = 1_024;
-/// The most bytes of the known members of `_meta`.
+/// Maximum bytes of the known members of `_meta`.
 const META_BYTES_MAX: usize = 64 << 10;
-/// The most messages of one batch.
+/// Maximum messages of one batch.
 const BATCH_MAX: usize = 100;
 
 /// The id of a request as JSON text: a string or a whole number.
@@ -52,12 +52,12 @@ impl Id {
         Self::read(&serde_json::value::to_raw_value(value).ok()?)
     }
 
-    /// The id as JSON.
+    /// Returns the id as JSON.
     pub(super) fn as_json(&self) -> &str {
         &self.0
     }
 
-    /// The id as a value.
+    /// Returns the id as a value.
     pub(super) fn value(&self) -> Value {
         serde_json::from_str(&self.0).unwrap_or_default()
     }
@@ -68,7 +68,8 @@ impl Id {
 pub(super) enum Params {
     /// The members of an object, each name once.
     Members(Vec<(String, Box<RawValue>)>),
-    /// Other parameters: no object, a repeated member, or more members than `MEMBERS_MAX`.
+    /// Other parameters: not an object, with a repeated member, or with more members than
+    /// `MEMBERS_MAX`.
     Whole(Box<RawValue>),
 }
 
@@ -116,7 +117,7 @@ impl Params {
         read.map_err(|error| malformed(&error))
     }
 
-    /// Takes a member as raw JSON; `None` if it is absent.
+    /// Removes a member and returns it as raw JSON; `None` if it is absent.
     pub(super) fn take(&mut self, name: &str) -> Option<Box<RawValue>> {
         match self {
             Self::Members(members) => {
@@ -127,7 +128,7 @@ impl Params {
         }
     }
 
-    /// The members of `_meta` that the gateway knows; all others are skipped.
+    /// Returns the members of `_meta` that the gateway knows; all others are skipped.
     ///
     /// # Errors
     /// `-32602` if `_meta` is not an object, or its known members are too large.
@@ -189,7 +190,7 @@ impl<'de> Deserialize<'de> for MetaMembers {
     }
 }
 
-/// A request, which is to be answered.
+/// A request, which requires an answer.
 #[derive(Debug, Clone)]
 pub(super) struct Request {
     pub(super) id: Id,
@@ -233,7 +234,7 @@ impl Fault {
         Self { id, error: RpcError::new(code::INVALID_REQUEST, message) }
     }
 
-    /// The error as a message.
+    /// Returns the error as a message.
     pub(super) fn answer(&self) -> Bytes {
         error_answer(self.id.as_ref(), &self.error)
     }
@@ -244,7 +245,7 @@ fn there<'de: 'a, 'a, D: Deserializer<'de>>(from: D) -> Result<Option<&'a RawVal
     Deserialize::deserialize(from).map(Some)
 }
 
-/// The most members that are kept one by one; no method has as many.
+/// Maximum members that are stored one by one; no method has as many.
 const MEMBERS_MAX: usize = 32;
 
 /// Parameters that fit [`Params::Members`]; others fail to deserialize.
@@ -274,7 +275,8 @@ impl<'de> Deserialize<'de> for Read {
     }
 }
 
-/// A message whose parameters are an object or absent, as in nearly every message.
+/// A message with an object as parameters, or without parameters. Nearly every message has this
+/// form.
 #[derive(Deserialize)]
 struct Plain<'a> {
     #[serde(borrow)]
@@ -399,7 +401,7 @@ impl From<Value> for Body {
     }
 }
 
-/// The answer to a request.
+/// Returns the answer to a request.
 pub(super) fn answer(id: &Id, answered: Result<Body, RpcError>) -> Bytes {
     #[derive(Serialize)]
     struct Answer<'a> {
@@ -413,13 +415,13 @@ pub(super) fn answer(id: &Id, answered: Result<Body, RpcError>) -> Bytes {
     }
 }
 
-/// The error as an answer; its id is `null` if no id could be read.
+/// Returns the error as an answer; its id is `null` if no id could be read.
 pub(super) fn error_answer(id: Option<&Id>, error: &RpcError) -> Bytes {
     let id = id.map_or(Value::Null, Id::value);
     encode(&json!({ "jsonrpc": "2.0", "id": id, "error": error }))
 }
 
-/// A notification of the gateway.
+/// Returns a notification of the gateway.
 pub(super) fn notification(method: &str, params: Option<Value>) -> Bytes {
     let mut message = json!({ "jsonrpc": "2.0", "method": method });
     if let (Some(params), Some(members)) = (params, message.as_object_mut()) {
@@ -458,7 +460,7 @@ pub(super) fn id_of_beginning(message: &[u8]) -> Option<Id> {
                     let value = value.get(..ID_BYTES_MAX.min(value.len()))?;
                     let mut values = serde_json::Deserializer::from_slice(value).into_iter();
                     let id = values.next()?.ok()?;
-                    // A number at the very end may be cut.
+                    // A number at the end of the bytes may be incomplete.
                     return if values.byte_offset() < value.len() { Id::of(&id) } else { None };
                 }
                 at = end;
@@ -471,7 +473,7 @@ pub(super) fn id_of_beginning(message: &[u8]) -> Option<Id> {
     None
 }
 
-/// The position after the quotation mark that ends the string at `start`.
+/// Returns the position after the quotation mark that ends the string at `start`.
 fn end_of_text(message: &[u8], start: usize) -> Option<usize> {
     let mut at = start + 1;
     loop {

@@ -7,7 +7,7 @@ use toolbooth_proxy::Visible;
 
 use super::client::Client;
 
-/// The document of a tool in a listing.
+/// Returns the document of a tool in a listing.
 pub(super) fn tool_document(visible: &Visible, client: &Client) -> Value {
     let declared = toolbooth_proxy::declaration(visible);
     let mut tool = Map::new();
@@ -31,7 +31,7 @@ pub(super) fn tool_document(visible: &Visible, client: &Client) -> Value {
     Value::Object(tool)
 }
 
-/// MCP requires `type: object` in every input schema.
+/// Adds `type: object` to an input schema, because MCP requires it.
 fn with_object_type(mut schema: Value) -> Value {
     if let Some(members) = schema.as_object_mut() {
         members.entry("type").or_insert_with(|| json!("object"));
@@ -39,8 +39,8 @@ fn with_object_type(mut schema: Value) -> Value {
     schema
 }
 
-/// Legacy clients accept only output schemas of objects. The schemas `true` and `false` are of no
-/// use to any client.
+/// Whether an output schema is listed. Legacy clients accept only output schemas of objects. The
+/// schemas `true` and `false` are useless to every client.
 fn is_listed(schema: &Value, client: &Client) -> bool {
     schema.is_object()
         && (client.is_modern() || schema.get("type").and_then(Value::as_str) == Some("object"))

@@ -50,13 +50,13 @@ impl Door {
         }
     }
 
-    /// A session id that cannot be guessed.
+    /// Returns a session id that cannot be guessed.
     pub(super) fn new_id(&self) -> String {
         let proxy = &self.gateway.proxy;
         format!("{}{}", proxy.new_id(), proxy.new_id()).replace('-', "")
     }
 
-    /// The client's view of the catalogue.
+    /// Returns the client's view of the catalogue.
     pub(super) fn view(&self, client: &Client) -> View {
         self.gateway.catalogue.view(&client.caller).within(client.toolset.clone())
     }
@@ -222,14 +222,14 @@ fn refused(error: RequestError, uri: Option<&str>, client: &Client) -> RpcError 
             {
                 Some(json!({ "uri": uri }))
             }
-            // The server's data has the server's own form of the URI.
+            // The server's data contains the URI in the server's own form.
             (Some(Value::Object(mut data)), Some(uri)) if data.contains_key("uri") => {
                 data.insert("uri".to_owned(), uri.into());
                 Some(Value::Object(data))
             }
             (data, _) => data,
         };
-        // Marks the error as the server's, so that it cannot pass for one of the gateway.
+        // Marks the error as the server's, so that it is not mistaken for an error of the gateway.
         let mut data = match data {
             Some(Value::Object(members)) => members,
             Some(other) => Map::from_iter([("upstream".to_owned(), other)]),

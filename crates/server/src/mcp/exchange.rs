@@ -17,13 +17,13 @@ use super::door::Door;
 use super::in_flight::Running;
 use super::outgoing::{Answer, Outgoing};
 
-/// The client's progress token, if it is a string or a number.
+/// Returns the client's progress token, if it is a string or a number.
 pub(super) fn progress_token(meta: &Map<String, Value>) -> Option<&Value> {
     meta.get("progressToken").filter(|token| token.is_string() || token.is_number())
 }
 
-/// Runs one request to its end. What `outgoing` does not take any more is dropped: the request
-/// itself goes on. Drops `running` before it sends the answer.
+/// Runs one request to its end. Messages that `outgoing` no longer accepts are dropped; the request
+/// continues. Drops `running` before it sends the answer.
 pub(super) async fn run(
     door: &Door,
     client: &Client,
@@ -59,7 +59,7 @@ pub(super) async fn run(
     send_answer(running, Answer::new(&id, answered), &outgoing).await;
 }
 
-/// Frees the id of a request, then sends its answer: a client that has read the answer may use the
+/// Frees the id of a request, then sends its answer. A client that has read the answer may use the
 /// id again at once.
 pub(super) async fn send_answer(
     running: Option<Running>,
@@ -67,7 +67,7 @@ pub(super) async fn send_answer(
     outgoing: &mpsc::Sender<Outgoing>,
 ) {
     drop(running);
-    // Fails only if the client is gone.
+    // Fails only if the client has disconnected.
     let _ = outgoing.send(Outgoing::Answer(answer)).await;
 }
 
@@ -119,7 +119,7 @@ async fn tell_log(outgoing: &mpsc::Sender<Outgoing>, line: LogLine) {
 
 async fn tell(outgoing: &mpsc::Sender<Outgoing>, method: &str, params: Value) {
     let message = codec::notification(method, Some(params));
-    // Fails only if the client is gone.
+    // Fails only if the client has disconnected.
     let _ = outgoing.send(Outgoing::Notice(message)).await;
 }
 

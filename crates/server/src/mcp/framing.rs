@@ -1,4 +1,4 @@
-//! Reads one message per line; skips a line that is too long and goes on with the next.
+//! Reads one message per line, and skips lines that are too long.
 //!
 //! Path: 1. Doc: front-doors.md#messages
 
@@ -10,7 +10,7 @@ use toolbooth_mcp::lines::{Line, Lines, Overlong};
 use super::codec::{Id, id_of_beginning};
 use crate::http::BODY_BYTES_MAX;
 
-/// What was read.
+/// The result of a read.
 #[derive(Debug, PartialEq)]
 pub(super) enum Read {
     /// A line that is not blank.
@@ -31,8 +31,8 @@ impl Overlong for Beginning {
     }
 
     fn feed(&mut self, bytes: &[u8]) {
-        let room = BODY_BYTES_MAX.saturating_sub(self.0.len()).min(bytes.len());
-        self.0.extend_from_slice(bytes.get(..room).unwrap_or_default());
+        let space = BODY_BYTES_MAX.saturating_sub(self.0.len()).min(bytes.len());
+        self.0.extend_from_slice(bytes.get(..space).unwrap_or_default());
     }
 }
 
@@ -44,7 +44,7 @@ impl<R: AsyncBufRead + Unpin> Messages<R> {
         Self(Lines::new(input, BODY_BYTES_MAX))
     }
 
-    /// The next message.
+    /// Reads the next message.
     pub(super) async fn next(&mut self) -> Result<Read> {
         loop {
             let (line, is_last) = match self.0.next().await? {

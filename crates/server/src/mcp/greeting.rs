@@ -1,4 +1,4 @@
-//! What the gateway says of itself first.
+//! Builds the first messages by which the gateway describes itself.
 //!
 //! Doc: front-doors.md#mcp
 
@@ -10,12 +10,12 @@ const INSTRUCTIONS: &str = "Tools behind Toolbooth: each call is checked, contai
                             refusal says why; `_meta` holds `toolbooth/receiptId` and \
                             `toolbooth/errorCode`.";
 
-/// The answer to `initialize`.
+/// Returns the answer to `initialize`.
 pub(super) fn initialized(version: &str) -> Value {
     greeting::initialized(version, INSTRUCTIONS)
 }
 
-/// The answer to `server/discover`.
+/// Returns the answer to `server/discover`.
 pub(super) fn discovered() -> Value {
     greeting::discovered(INSTRUCTIONS)
 }

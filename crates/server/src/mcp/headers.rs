@@ -45,7 +45,7 @@ fn agrees(headers: &HeaderMap, name: &str, expected: &str) -> Result<(), RpcErro
     }
 }
 
-/// The value that `Mcp-Name` must repeat, if the body has it.
+/// Returns the value that `Mcp-Name` must repeat, if the body has it.
 ///
 /// # Errors
 /// `-32602` if it is not text.
@@ -80,7 +80,7 @@ pub(super) fn check_notification(headers: &HeaderMap, method: &str) -> Result<()
     agrees(headers, header::METHOD, method)
 }
 
-/// The headers that repeat arguments.
+/// Returns the headers that repeat arguments.
 pub(super) fn params(headers: &HeaderMap) -> HeaderMap {
     let prefix = header::PARAM_PREFIX.to_ascii_lowercase();
     let own = headers.iter().filter(|(name, _)| name.as_str().starts_with(&prefix));
@@ -101,8 +101,8 @@ pub(super) fn drop_nulls(schema: &Value, arguments: &mut Value) {
     }
 }
 
-/// Compares `Mcp-Param-*` with the arguments whose properties the schema annotates with
-/// `x-mcp-header`. Headers without an annotation are ignored.
+/// Compares `Mcp-Param-*` headers with the arguments that the schema annotates with `x-mcp-header`.
+/// Headers without an annotation are ignored.
 ///
 /// # Errors
 /// `-32020`.
@@ -144,8 +144,8 @@ fn check_param(headers: &HeaderMap, name: &str, argument: &Value) -> Result<(), 
     agrees(headers, name, &expected)
 }
 
-/// The value of a JSON number: its sign, its digits without zeros at either end, and the power of
-/// ten that they are multiplied with. Equal numbers have equal values, however large they are.
+/// Returns the value of a JSON number: its sign, its digits without zeros at either end, and their
+/// power of ten. Equal numbers have equal values, however large they are.
 fn decimal(text: &str) -> Option<(bool, String, i64)> {
     let number: serde_json::Number = serde_json::from_str(text).ok()?;
     let text = number.to_string();

@@ -117,12 +117,13 @@ struct Visit {
     caller: Caller,
     toolset: Option<Arc<str>>,
     headers: HeaderMap,
-    /// Keeps the request's bytes in the budget of the HTTP door.
+    /// Holds the request's bytes in the budget of the HTTP door.
     held: Option<Held>,
 }
 
 impl Visit {
-    /// The value of a header, if present; an error for several values, or one that is not text.
+    /// Returns the value of a header, if present; an error for several values, or one that is not
+    /// text.
     fn header(&self, name: &str) -> Result<Option<&str>, Box<Response>> {
         let mut values = self.headers.get_all(name).iter();
         match (values.next().map(|value| value.to_str()), values.next()) {
@@ -154,7 +155,7 @@ impl Visit {
         Err(refuse(StatusCode::NOT_FOUND, request.as_ref(), &error))
     }
 
-    /// The protocol version that the head states, if any.
+    /// Returns the protocol version that the head states, if any.
     fn stated_version(&self) -> Result<Option<&str>, Box<Response>> {
         self.header(header::VERSION)
     }
@@ -164,7 +165,7 @@ impl Visit {
         Ok(stated.is_some_and(|version| !version::legacy().iter().any(|known| known == version)))
     }
 
-    /// The session that the head names; it must be of the same caller and tool set.
+    /// Returns the session that the head names; it must be of the same caller and tool set.
     fn session(&self, request: Option<&Request>) -> Result<Arc<Session>, Box<Response>> {
         let Some(id) = self.header(header::SESSION)? else {
             let message =
@@ -367,7 +368,7 @@ impl Visit {
         Ok(response)
     }
 
-    /// A batch, which is part of the revision 2025-03-26 alone.
+    /// Answers a batch, which only the revision 2025-03-26 allows.
     async fn batch(self, messages: Vec<Result<Message, Fault>>) -> Served {
         if self.is_modern_head()? {
             return Err(bad(None, code::INVALID_REQUEST, NO_BATCHES));

@@ -15,7 +15,7 @@ use super::codec::{Id, Notification};
 use super::rpc_error::RpcError;
 use toolbooth_mcp::code;
 
-/// The most requests of one client that are in progress at once.
+/// Maximum requests of one client that are in progress at once.
 const REQUESTS_MAX: usize = 1_024;
 
 #[derive(Debug, Default)]
@@ -101,7 +101,7 @@ impl Drop for Running {
     }
 }
 
-/// The id of the request that a notification cancels.
+/// Returns the id of the request that a notification cancels.
 pub(super) fn cancelled(note: &Notification) -> Option<Id> {
     #[derive(serde::Deserialize)]
     #[serde(rename_all = "camelCase")]

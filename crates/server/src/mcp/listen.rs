@@ -81,7 +81,7 @@ pub(super) async fn run(
     let mut uris = Vec::new();
     let no_meta = Map::new();
     for uri in filter.resource_subscriptions {
-        // The acknowledgement leaves out resources whose subscription failed.
+        // The acknowledgement omits resources with a failed subscription.
         let subscribed = tokio::select! {
             subscribed = door.subscribe(client, &uri, &no_meta) => subscribed,
             () = stop.cancelled() => return,

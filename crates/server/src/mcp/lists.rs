@@ -51,7 +51,7 @@ pub(super) fn answer(
         _ => None,
     };
     let (member, items, next) = match kind {
-        // Callers that may not search get the whole list.
+        // Callers without permission to search get the whole list.
         None if gateway.listing == Listing::Search && search::is_possible(view) => {
             ("tools", search::tools(view, client), None)
         }

@@ -15,10 +15,10 @@ use super::outbox::{List, Outbox};
 
 /// Changes within this time become one notification.
 const DEBOUNCE: Duration = Duration::from_millis(100);
-/// The most resources that one client may subscribe to.
+/// Maximum resources that one client may subscribe to.
 pub(super) const SUBSCRIPTIONS_MAX: usize = 1_000;
 
-/// The listings whose changes a client is notified of.
+/// The listings for which a client receives change notifications.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Lists {
     pub(super) tools: bool,
@@ -162,7 +162,8 @@ impl Notifications {
                 if let Entry::Vacant(vacant) = digests.entry(viewer) {
                     let digest = self.digest(vacant.key());
                     vacant.insert(digest);
-                    // The digest of a large view takes a while, so other tasks may run in between.
+                    // The digest of a large view is slow to compute, so other tasks may run in
+                    // between.
                     tokio::task::yield_now().await;
                 }
             }

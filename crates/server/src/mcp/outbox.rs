@@ -74,8 +74,8 @@ impl Outbox {
         self.0.changed.notify_one();
     }
 
-    /// Sends notifications as they come, until the receiver is gone or the outbox is closed and
-    /// empty. Notifications that were not sent stay pending for the next receiver. With
+    /// Sends notifications as they arrive, until the receiver is dropped or the outbox is closed
+    /// and empty. Notifications that were not sent stay pending for the next receiver. With
     /// `subscription`, each notification carries its id.
     pub(super) async fn send_to(
         &self,
@@ -96,7 +96,8 @@ impl Outbox {
         }
     }
 
-    /// Waits for a notification and takes it; `None` once the outbox is closed and empty.
+    /// Waits for a notification and removes it from the outbox; `None` once the outbox is closed
+    /// and empty.
     async fn take(&self, subscription: Option<&Id>) -> Option<Bytes> {
         loop {
             let changed = self.0.changed.notified();
@@ -118,7 +119,7 @@ impl Outbox {
     }
 }
 
-/// A notification, with the id of its subscription if it has one.
+/// Returns a notification, with the id of its subscription if it has one.
 pub(super) fn tagged(
     method: &str,
     mut params: Map<String, Value>,

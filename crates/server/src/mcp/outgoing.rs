@@ -1,4 +1,4 @@
-//! Messages on their way to a client.
+//! Defines the messages to a client.
 //!
 //! Path: 10. Doc: front-doors.md#answers
 

@@ -64,8 +64,8 @@ impl Accepted {
     }
 }
 
-/// The HTTP status for an error of the gateway. In the legacy era it is 200 for all errors but
-/// `-32700` and `-32600`.
+/// Returns the HTTP status for an error of the gateway. In the legacy era it is 200 for all errors
+/// except `-32700` and `-32600`.
 pub(super) fn status(era: Era, error: Option<i64>) -> StatusCode {
     match (era, error) {
         (_, Some(code::PARSE_ERROR | code::INVALID_REQUEST)) => StatusCode::BAD_REQUEST,
@@ -78,12 +78,12 @@ pub(super) fn status(era: Era, error: Option<i64>) -> StatusCode {
     }
 }
 
-/// A response with a JSON document.
+/// Returns a response with a JSON document.
 pub(super) fn document(status: StatusCode, message: Bytes) -> Response {
     (status, [(CONTENT_TYPE, "application/json")], message).into_response()
 }
 
-/// A response with a JSON-RPC error.
+/// Returns a response with a JSON-RPC error.
 pub(super) fn refusal(status: StatusCode, id: Option<&Id>, error: &RpcError) -> Response {
     document(status, error_answer(id, error))
 }
@@ -99,7 +99,7 @@ pub(super) fn of_problem(problem: Problem) -> Response {
     Response::from_parts(parts, Body::from(body))
 }
 
-/// The response to a rejected message.
+/// Returns the response to a rejected message.
 pub(super) fn fault(fault: &Fault) -> Response {
     document(StatusCode::BAD_REQUEST, fault.answer())
 }
@@ -121,7 +121,7 @@ pub(super) async fn reply(
                 Some(Outgoing::Answer(Answer { message, error })) => {
                     drop(guard.map(DropGuard::disarm));
                     let status = status(era, error);
-                    // A stream of events has a status of its own, and could not say so.
+                    // A stream of events always has status 200, so it cannot carry another status.
                     return if accepted.json || status != StatusCode::OK {
                         document(status, message)
                     } else {
@@ -152,7 +152,7 @@ pub(super) async fn reply(
     }
 }
 
-/// A stream of events that begins at once.
+/// Returns a stream of events that begins at once.
 pub(super) fn stream(outgoing: mpsc::Receiver<Outgoing>, guard: Option<DropGuard>) -> Response {
     events(Stream::begun(Form::Events, Bytes::from_static(HEARTBEAT), outgoing, guard))
 }
@@ -210,7 +210,7 @@ impl Stream {
         Self { form: Form::Events, first: Some(first), outgoing: None, quiet, guard: None }
     }
 
-    /// The bytes of a message, if the form carries it. The answer ends the body.
+    /// Returns the bytes of a message, if the form carries it. The answer ends the body.
     fn piece(&mut self, outgoing: Outgoing) -> Option<Bytes> {
         match (self.form, outgoing) {
             (Form::Json, Outgoing::Notice(_)) => None,
@@ -288,7 +288,7 @@ mod tests {
         assert_eq!(by(&["text/html"]), (false, false));
     }
 
-    /// The next piece of a body, as text.
+    /// Returns the next piece of a body, as text.
     async fn piece(body: &mut Body) -> Option<String> {
         let frame = std::future::poll_fn(|context| Pin::new(&mut *body).poll_frame(context)).await;
         let bytes = frame?.unwrap().into_data().unwrap();

@@ -14,7 +14,7 @@ pub(super) struct RpcError {
     pub(super) message: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) data: Option<Box<Value>>,
-    /// Whether it comes from a server behind the gateway.
+    /// Whether a server behind the gateway returned it.
     #[serde(skip)]
     pub(super) upstream: bool,
 }

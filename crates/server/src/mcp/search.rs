@@ -19,7 +19,7 @@ pub(super) fn is_possible(view: &View) -> bool {
     view.find(SEARCH_TOOLS).is_some()
 }
 
-/// The documents of the two tools.
+/// Returns the documents of the two tools.
 pub(super) fn tools(view: &View, client: &Client) -> Vec<Value> {
     let about = "Calls a tool that search_tools has found, with arguments for its inputSchema.";
     let call = json!({

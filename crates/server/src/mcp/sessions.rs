@@ -44,14 +44,15 @@ pub(super) struct Initialize {
 }
 
 impl Initialize {
-    /// The version of the session: the requested one if it is supported, else the newest.
+    /// Returns the version of the session: the requested one if it is supported, otherwise the
+    /// newest.
     pub(super) fn version(&self) -> String {
         let known = version::legacy();
         let asked = known.iter().find(|version| **version == self.protocol_version);
         asked.or(known.last()).cloned().unwrap_or_default()
     }
 
-    /// The client's name for itself, at most 256 characters.
+    /// Returns the client's name for itself, at most 256 characters.
     pub(super) fn name(&self) -> Option<String> {
         let name = self.client_info.as_ref()?.get("name")?.as_str()?;
         Some(name.chars().take(256).collect())
@@ -65,7 +66,7 @@ pub struct SessionLimits {
     pub per_caller_max: usize,
     /// Sessions of all callers.
     pub all_max: usize,
-    /// How long a session may be idle: no request in progress, and no stream open.
+    /// Maximum time that a session may be idle, with no request in progress and no stream open.
     pub idle: Duration,
 }
 
@@ -227,7 +228,7 @@ impl Session {
     }
 
     /// Sends notifications of changes until `stop` is cancelled, the session ends, or the receiver
-    /// is gone.
+    /// is dropped.
     pub(super) async fn stream(&self, stop: &CancellationToken, outgoing: mpsc::Sender<Outgoing>) {
         tokio::select! {
             biased;
@@ -241,13 +242,13 @@ impl Session {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The client with its current log level.
+    /// Returns the client with its current log level.
     pub(super) fn client(&self) -> Client {
         Client { log_level: self.state().log_level, ..self.client.clone() }
     }
 
-    /// Opens the session's only stream and ends the one before. The stream must end when the token
-    /// is cancelled.
+    /// Opens the session's only stream and ends the previous one. The stream must end when the
+    /// token is cancelled.
     pub(super) fn take_stream(&self) -> CancellationToken {
         let token = self.ended.child_token();
         if let Some(before) = self.state().stream.replace(token.clone()) {
@@ -270,7 +271,7 @@ impl Session {
         self.state().used = Instant::now();
     }
 
-    /// The time since which it is idle; `None` if it is not.
+    /// Returns the time since which the session is idle; `None` if it is not idle.
     fn idle_since(&self) -> Option<Instant> {
         let state = self.state();
         (state.stream.is_none() && self.in_flight.is_empty()).then_some(state.used)
@@ -283,13 +284,13 @@ impl Session {
     }
 }
 
-/// The session of a caller that has been idle for the longest time.
+/// Returns the session of a caller that has been idle for the longest time.
 fn longest_idle(all: &HashMap<String, Arc<Session>>, caller: &Caller) -> Option<String> {
     let own = all.values().filter(|one| one.client.caller == *caller);
     own.filter_map(|one| Some((one.idle_since()?, &one.id))).min().map(|(_, id)| id.clone())
 }
 
-/// The caller that has the most sessions, and how many.
+/// Returns the caller with the most sessions, and their number.
 fn most_sessions(all: &HashMap<String, Arc<Session>>) -> Option<(usize, Caller)> {
     let mut counts: HashMap<&Caller, usize> = HashMap::new();
     for session in all.values() {
@@ -333,8 +334,9 @@ impl Sessions {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes a session. If its caller has too many, the longest idle one of them ends. If all
-    /// callers together have too many, the longest idle session of the caller with the most ends.
+    /// Makes a session. If its caller has too many, the caller's longest idle session ends. If all
+    /// callers together have too many, the longest idle session of the caller with the most
+    /// sessions ends.
     pub(super) fn make(
         &self,
         id: String,
@@ -356,7 +358,7 @@ impl Sessions {
             ended = all.remove(&oldest);
         } else if all.len() >= self.limits.all_max {
             let (most, owner) = most_sessions(&all).ok_or(NoSession::Full)?;
-            // A caller never loses a session to one that has as many.
+            // A caller never loses a session to a caller with as many sessions.
             let owner = if most > own { owner } else { caller.clone() };
             let oldest = longest_idle(&all, &owner).ok_or(NoSession::Full)?;
             ended = all.remove(&oldest);

@@ -49,8 +49,8 @@ pub async fn serve_stdio(gateway: Gateway, toolset: Option<&str>) -> Result<(), 
     Pipe::serve(gateway, caller, toolset, input, tokio::io::stdout()).await
 }
 
-/// Answers each request of a client with an error until its input ends, for a gateway that does not
-/// start: editors show the message of the error, and no standard error.
+/// Answers each request of a client with an error until its input ends. A gateway that cannot start
+/// uses this: editors show the message of the error, but not standard error.
 ///
 /// # Errors
 /// [`ServeError::Input`], if the input or the output fails.
@@ -122,7 +122,7 @@ impl Pipe {
         let mut session = None;
         let mut messages = Messages::new(input);
         loop {
-            // A client that does not read answers gets none: the closed output ends the loop.
+            // A closed output ends the loop, because a client that does not read answers gets none.
             let read = tokio::select! {
                 read = messages.next() => read?,
                 () = self.writer.closed() => return Ok(()),
@@ -227,7 +227,7 @@ impl Pipe {
     }
 
     /// Begins a request of the legacy era. The error has no id if a request in progress has the
-    /// same.
+    /// same id.
     fn begin_legacy(
         &self,
         session: &Arc<Session>,
@@ -288,7 +288,8 @@ impl Pipe {
         request: &Request,
     ) -> Result<super::in_flight::Running, (Option<Id>, RpcError)> {
         self.in_flight.begin(&request.id).map_err(|error| {
-            // The client would take an answer with an id in use for that of the other request.
+            // The client would mistake an answer with an id in use for the answer to the other
+            // request.
             let id = (error.code != code::INVALID_REQUEST).then(|| request.id.clone());
             (id, error)
         })

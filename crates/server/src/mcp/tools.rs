@@ -43,7 +43,7 @@ impl Call {
     }
 }
 
-/// The call inside `call_tool`, with raw arguments. The error is a sentence.
+/// Returns the call inside `call_tool`, with raw arguments. The error is a sentence.
 fn unwrap(arguments: Option<&RawValue>) -> Result<Call, String> {
     let text = arguments.map_or("{}", RawValue::get);
     serde_json::from_str(text)
@@ -66,7 +66,7 @@ pub(super) async fn call(
     }
     let dialect = meta.get("toolbooth/dialect").and_then(Value::as_str);
     let strict = dialect == Some(gateway.strict_dialect);
-    // Headers repeat the arguments of the request, not those of the call that is inside.
+    // Headers repeat the arguments of the request, not those of the call inside `call_tool`.
     let headers = client.param_headers.clone().filter(|_| !is_wrapped);
     let rules = Arc::new(CallRules::new(strict, headers));
     let well_formed = call.arguments.as_ref().is_none_or(|raw| raw.get().starts_with('{'));
@@ -92,7 +92,7 @@ pub(super) async fn call(
     }
 }
 
-/// The error by which a tool's server refused the call.
+/// Returns the error by which a tool's server refused the call.
 fn upstream(result: &ToolResult) -> Option<&Map<String, Value>> {
     result.error.as_ref()?.details.get("upstream")?.as_object()
 }

@@ -2,7 +2,7 @@
 //!
 //! The first round trip locks and loads, the second writes and commits. The statements of a round
 //! trip are sent together and executed in order. A statement that affects too few rows divides by
-//! zero, so that the `COMMIT` sent behind it rolls back.
+//! zero, so that the `COMMIT` sent after it rolls back.
 //!
 //! Path: 6, 9. Doc: records.md#stores
 
@@ -32,7 +32,7 @@ const BATCH_TIMEOUT: Duration = Duration::from_secs(20);
 /// Time limit for reconnecting and reading the end of the log.
 const RECOVER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long to wait for more steps: the resolution of the timer.
+/// The time to wait for more steps: the resolution of the timer.
 const GATHER: Duration = Duration::from_millis(1);
 
 /// A connection with its prepared statements.
@@ -111,11 +111,12 @@ pub(super) fn failed(error: Error) -> Failure {
 pub(super) struct PostgresBackend {
     server: Server,
     writer: String,
-    /// `None` after a commit of unknown result, until a new connection has read the end of the log.
+    /// `None` after a commit with an unknown outcome, until a new connection has read the end of
+    /// the log.
     session: Option<Session>,
     /// Whether a transaction has begun.
     begun: bool,
-    /// How far pruning has looked through each log.
+    /// The progress of pruning in each log.
     progress: HashMap<String, Progress>,
 }
 
@@ -147,8 +148,8 @@ impl PostgresBackend {
         if matches!(failure, Failure::Unknown(_)) {
             return Err(failure);
         }
-        // A `COMMIT` behind the failed statement has rolled back already; another `ROLLBACK` does
-        // no harm.
+        // A `COMMIT` after the failed statement has already rolled back; another `ROLLBACK` is
+        // harmless.
         let ended = timeout(RECOVER_TIMEOUT, session.roll_back()).await;
         match (ended, failure) {
             (Ok(Ok(())), failure) => {

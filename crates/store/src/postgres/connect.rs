@@ -15,7 +15,7 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::OpenError;
 
-/// How long connecting may take.
+/// Time limit for connecting.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum connections of the read pool.
 const READERS: usize = 4;
@@ -82,7 +82,7 @@ impl Server {
         Ok(connection)
     }
 
-    /// A pool of read-only connections.
+    /// Returns a pool of read-only connections.
     pub(super) fn pool(&self) -> Result<Pool, OpenError> {
         let recycling = ManagerConfig { recycling_method: RecyclingMethod::Fast };
         let manager = Manager::from_config(self.config.clone(), self.tls.clone(), recycling);

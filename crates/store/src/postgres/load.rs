@@ -42,13 +42,13 @@ impl<'s> StatementBatch<'s> {
     }
 }
 
-/// A pair of names as rows store them, without NUL.
+/// Returns a pair of names as rows store them, without NUL.
 fn kept((one, other): &(String, String)) -> (String, String) {
     (clean(one).into_owned(), clean(other).into_owned())
 }
 
-/// A receipt among many: one that is damaged does not stop the others, and is logged; `audit verify`
-/// reports it too.
+/// Returns a receipt, or `None` if it is damaged. A damaged receipt is logged and does not stop the
+/// others; `audit verify` reports it too.
 fn readable(stored: Result<Stored, Failure>) -> Result<Option<Stored>, Failure> {
     match stored {
         Err(Failure::Refused(error @ LedgerError::Damaged(_))) => {
@@ -59,7 +59,7 @@ fn readable(stored: Result<Stored, Failure>) -> Result<Option<Stored>, Failure> 
     }
 }
 
-/// The text of an event whose columns begin at column `at`; `None` if there is no event.
+/// Returns the text of an event with columns from the column `at` on; `None` if there is no event.
 fn event_text(row: &Row, at: usize) -> Result<Option<String>, Failure> {
     let text: Option<String> = row.get(at);
     let text = text.map(|text| body::unpack(text, row.get(at + 1))).transpose();
@@ -72,15 +72,16 @@ fn approval(row: &Row) -> Result<Approval, Failure> {
         .map_err(|error| unreadable(Unreadable::of(error).at("approvals", "that a call needs")))
 }
 
-/// The number of an advisory lock. Names whose numbers collide only wait for each other.
+/// Returns the number of an advisory lock. If the numbers of two names collide, they only wait for
+/// each other.
 fn lock(parts: &[&str]) -> i64 {
     let digest = sha256_hex(parts.join("\u{1f}").as_bytes());
     let head = digest.get(..16).unwrap_or_default();
     u64::from_str_radix(head, 16).unwrap_or_default().cast_signed()
 }
 
-/// The advisory locks to take before anything is read, in the same order on all replicas. They also
-/// cover rows that do not exist yet.
+/// Returns the advisory locks to take before any row is read, in the same order on all replicas.
+/// They also cover rows that do not exist yet.
 fn locks(needs: &Needs) -> Vec<i64> {
     let keys = needs.keys.iter().map(|key| lock(&["key", key]));
     let rates = needs.rates.iter().map(|(tool, caller)| lock(&["rate", tool, caller]));
@@ -258,7 +259,7 @@ impl Session {
                     logs.entry(writer).or_default().push(seq.unsigned_abs());
                 }
             }
-            // The disk of a database server is bounded at the server.
+            // The database server limits its own disk usage.
             StoreQuery::DroppableLogs(_) => (),
             StoreQuery::PrunableEvents(before) => {
                 self.prunable_events(&before, progress, set).await?;
@@ -299,11 +300,11 @@ impl Session {
         Ok(())
     }
 
-    /// What an earlier version has left to be taken over. `None` once that is done, and in a store
-    /// that is new.
+    /// Returns the records of an earlier version that a writer must take over. `None` once this is
+    /// done, and in a new store.
     async fn earlier(&self, writer: &str) -> Result<Option<Earlier>, Failure> {
         let client = self.client();
-        // One replica after the other takes over what is left.
+        // Only one replica at a time takes over these records.
         let sql = "SELECT version FROM toolbooth_version FOR UPDATE";
         let version: i32 = client.query_one(sql, &[]).await.map_err(failed)?.get(0);
         let sql = "SELECT EXISTS (SELECT 1 FROM writers WHERE writer <> $1)";
@@ -322,7 +323,7 @@ impl Session {
         let calls = client.query(&sql, &[]).await.map_err(failed)?.iter().map(call).collect();
         let sql = "SELECT writer, pruned FROM writers WHERE pruned IS NOT NULL ORDER BY writer";
         let logs = client.query(sql, &[]).await.map_err(failed)?;
-        // Version 3 wrote how far it had pruned, which does not parse as a log.
+        // Version 3 stored its pruning progress, which does not parse as a log.
         let log = |row: &Row| Some((row.get(0), serde_json::from_str(row.get(1)).ok()?));
         Ok(Some(Earlier { calls, logs: logs.iter().filter_map(log).collect() }))
     }

@@ -23,7 +23,7 @@ use std::borrow::Cow;
 
 use toolbooth_audit::LedgerError;
 
-/// Why a store could not be opened.
+/// An error of opening a store.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
@@ -69,16 +69,16 @@ pub enum OpenError {
         /// The id of a key of the store that was not given.
         stored: String,
     },
-    /// The database is older than a checkpoint that was kept outside it.
+    /// The database is older than a checkpoint that is stored outside it.
     #[error(
         "the database is older than its last checkpoint: the log of {writer} had {size} events, it has {found}"
     )]
     RolledBack {
         /// The writer of the checkpoint.
         writer: String,
-        /// How many events it covers.
+        /// The number of events that it covers.
         size: u64,
-        /// How many events there are.
+        /// The number of events in the database.
         found: u64,
     },
     /// The writer's thread or its runtime could not be started.

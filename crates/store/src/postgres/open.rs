@@ -28,7 +28,7 @@ use super::{OpenError, schema};
 /// Options for opening a store.
 #[derive(Debug)]
 pub struct PostgresOptions {
-    /// The server and database, `postgres://USER@HOST/DATABASE`; `sslmode=require` asks for TLS.
+    /// The server and database, `postgres://USER@HOST/DATABASE`; `sslmode=require` requires TLS.
     pub url: String,
     /// The store's digest key: the same for all replicas.
     pub digest_key: [u8; KEY_BYTES],
@@ -36,7 +36,7 @@ pub struct PostgresOptions {
     pub older_digest_keys: Vec<[u8; KEY_BYTES]>,
     /// Signs this replica's checkpoints.
     pub signer: Signer,
-    /// The newest checkpoint that was kept outside of the database.
+    /// The newest checkpoint that is stored outside the database.
     pub kept: Option<Checkpoint>,
     /// Whether to accept a database that is older than that checkpoint. The log then records
     /// `STORE_RESTORED`.
@@ -113,7 +113,7 @@ pub async fn open(
         .query_opt(&format!("SELECT {HEAD} FROM writers w ORDER BY w.ordinal DESC LIMIT 1"), &[])
         .await?;
     let before = before.map(|row| (head(&row), row.get(7)));
-    // A store that nobody used has nothing to be taken over.
+    // An unused store has no records of an earlier version to take over.
     let to = if before.is_some() { schema::READABLE } else { schema::VERSION };
     let version = schema::migrate(client, to).await?.max(to);
     let transaction = client.transaction().await?;
@@ -150,13 +150,14 @@ pub async fn open(
     let start = Start { started, accepted, signer: signer.clone(), at: at.clone() };
     let runner = Postgres { steps, reads: PostgresReads::over(&server)?, serving };
     runner.run(start).await.map_err(OpenError::Ledger)?;
-    // What an earlier version has left is taken over; a start that ends before this does it again.
+    // The records of an earlier version were taken over above. A start that ends before this point
+    // repeats that.
     schema::migrate(client, schema::VERSION).await?;
     Ok(Recorder::over(writer.to_owned(), digester, signer, runner))
 }
 
 /// Runs `serve` on a dedicated thread, so that no other task delays it. The statements of a batch
-/// leave together, since the connection's task runs on the same thread.
+/// are sent together, since the connection's task runs on the same thread.
 ///
 /// Returns once `serve` reports that it is ready. The receiver closes when the thread ends.
 async fn on_a_thread<F>(
@@ -206,7 +207,8 @@ async fn check_keys(
     Ok(transaction.commit().await?)
 }
 
-/// The writer, expected size and found size of a log that is shorter than the kept checkpoint.
+/// Returns the writer, the expected size and the found size of a log that is shorter than the
+/// stored checkpoint.
 async fn shorter(
     client: &tokio_postgres::Client,
     kept: &Checkpoint,

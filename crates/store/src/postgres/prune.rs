@@ -23,12 +23,12 @@ const LOCK: i64 = 0x746f_6f6c_7072_756e;
 /// Maximum milestones that one step examines for a checkpoint.
 const CHECKPOINTS: i64 = 64;
 
-/// Why a step is refused: a row that it needs cannot be read.
+/// Returns the failure of a step that needs an unreadable row.
 fn damaged(table: &str, row: impl std::fmt::Display, what: Unreadable) -> Failure {
     Failure::Refused(what.at(table, row))
 }
 
-/// The parameters of `put_gone` for the removed subtrees of a log.
+/// Returns the parameters of `put_gone` for the removed subtrees of a log.
 fn columns(writer: &str, gone: &[PrunedRange]) -> Parameters<'static> {
     let seqs: Vec<i64> = gone.iter().map(|part| part.seq.cast_signed()).collect();
     let sizes: Vec<i64> = gone.iter().map(|part| part.size.cast_signed()).collect();
@@ -36,22 +36,22 @@ fn columns(writer: &str, gone: &[PrunedRange]) -> Parameters<'static> {
     vec![Box::new(writer.to_owned()), Box::new(seqs), Box::new(sizes), Box::new(roots)]
 }
 
-/// The parameters of `put_gone` for a log whose beginning an earlier version removed.
+/// Returns the parameters of `put_gone` for the beginning of a log that an earlier version removed.
 pub(super) fn adopted(writer: &str, log: &PrunedLog) -> Result<Parameters<'static>, LedgerError> {
     let what = "the beginning of a pruned log cannot be read";
     let gone = pruning::parts(log).ok_or_else(|| Unreadable::of(what).at("writers", writer))?;
     Ok(columns(writer, &gone))
 }
 
-/// The parameters of `lost`: places of events whose records were removed.
+/// Returns the parameters of `lost`: places of events with removed records.
 pub(super) fn lost(places: impl Iterator<Item = (String, i64)>) -> Parameters<'static> {
     let (writers, seqs): (Vec<String>, Vec<i64>) = places.unzip();
     vec![Box::new(writers), Box::new(seqs), Box::new(BLOCK.cast_signed())]
 }
 
 impl Session {
-    /// Finds the next step of pruning events: in a block that lost a record since, or else in the
-    /// next one.
+    /// Finds the next step of pruning events: first in an examined block that has lost a record
+    /// since, then in the next block.
     ///
     /// Does nothing while another replica prunes. Damage in one log does not stop the others: its
     /// error is returned once no other log has work left.
@@ -73,7 +73,8 @@ impl Session {
             .iter()
             .map(|(writer, progress)| (writer.as_str(), progress.done().cast_signed()))
             .unzip();
-        // Waits for a transaction that marks the block again: its records are gone then.
+        // Waits for a transaction that marks the block again, so that its records are already
+        // removed.
         let sql = "SELECT s.writer, s.block FROM stale s
                    JOIN unnest($1::text[], $2::bigint[]) AS d (writer, done)
                        ON d.writer = s.writer AND s.block * $3 < d.done
@@ -88,7 +89,7 @@ impl Session {
             let again = progress.and_then(|known| known.again(block.saturating_mul(BLOCK)));
             let Some(part) = again else { return Ok(()) };
             return match self.shorten(&writer, part, before, set).await {
-                // The damaged block stays as it is; `audit verify` reports it.
+                // The damaged block is not changed; `audit verify` reports it.
                 Err(Failure::Refused(_)) => Ok(()),
                 done => done,
             };
@@ -108,7 +109,7 @@ impl Session {
         damage.map_or(Ok(()), |what| Err(Failure::Refused(what)))
     }
 
-    /// Finds the next step of pruning one log. Returns whether there is one.
+    /// Finds the next step of pruning one log. Returns whether it exists.
     async fn shorten_next(
         &self,
         writer: &str,
@@ -156,8 +157,9 @@ impl Session {
         Ok(pruning::newest_checkpoint(texts?.iter().map(String::as_str), before))
     }
 
-    /// The events and the removed subtrees of a part of a log, in order. `stays` decides for each
-    /// event by its text and sequence number, and by whether its agent log and its receipt exist.
+    /// Returns the events and the removed subtrees of a part of a log, in order. `stays` decides
+    /// for each event by its text and sequence number, and by whether its agent log and its receipt
+    /// exist.
     async fn pieces(
         &self,
         writer: &str,
@@ -222,7 +224,7 @@ impl Session {
         Ok(())
     }
 
-    /// Adds the statements that remove what a step of pruning has decided on.
+    /// Adds the statements that remove the records selected by a step of pruning.
     pub(super) fn remove<'s>(
         &'s self,
         removal: &'s Removal,
@@ -260,7 +262,7 @@ impl Session {
         }
     }
 
-    /// Sequence numbers of a log that approvals and asynchronous calls name.
+    /// Returns the sequence numbers of a log that approvals and asynchronous calls name.
     async fn named_places(&self, writer: &str) -> Result<BTreeSet<u64>, Failure> {
         let sql = "SELECT body FROM approvals WHERE strpos(body, $1) > 0
                    UNION ALL SELECT queued_by FROM queue WHERE strpos(queued_by, $1) > 0

@@ -51,7 +51,7 @@ impl Conditions {
         self.add(condition, value.map(|value| clean(&value).into_owned()));
     }
 
-    /// The conditions of a filter on columns other than time and place.
+    /// Returns the conditions of a filter on columns other than time and place.
     fn of(filter: &EventFilter) -> Self {
         let mut conditions = Self::default();
         conditions.text("tool =", filter.tool.clone());
@@ -78,12 +78,13 @@ impl Conditions {
     }
 }
 
-/// An SQL expression that formats a timestamp as records write it.
+/// Returns an SQL expression that formats a timestamp as records write it.
 fn shown_time(of: &str) -> String {
     format!(r#"to_char({of} AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')"#)
 }
 
-/// How many rows to fetch for `wanted` results. Rows that are filtered again need more of them.
+/// Returns the number of rows to fetch for `wanted` results. Rows that are filtered again need more
+/// of them.
 fn fetched(wanted: usize, is_filtered: bool) -> usize {
     if is_filtered { wanted.clamp(PAGE_MIN, PAGE_MAX) } else { wanted.min(PAGE_MAX) }
 }
@@ -160,7 +161,7 @@ const PAGE_MIN: usize = 100;
 const PAGE_MAX: usize = 1_000;
 /// Maximum distance between the time of an id and that of its record.
 const AROUND_MS: i64 = 10_000;
-/// How far back the newest rows are searched, one range after the other.
+/// The time ranges in which the newest rows are searched, one after the other.
 const BACK: [&str; 5] = ["10 seconds", "5 minutes", "2 hours", "2 days", "60 days"];
 /// Transaction ids that the first query for following events covers; later ones cover more.
 const FOLLOWED: i64 = 64;
@@ -174,7 +175,8 @@ fn log(row: &Row) -> Result<AgentLog, LedgerError> {
         .map_err(|damage| damage.at("agent_logs", row.get::<_, String>(5)))
 }
 
-/// The text of an agent log whose columns, and those of its receipt, begin at column `at`.
+/// Returns the text of an agent log. Its columns, and those of its receipt, begin at the column
+/// `at`.
 fn log_text_at(row: &Row, at: usize) -> Result<String, Unreadable> {
     log_text((row.get(at), row.get(at + 1), row.get(at + 2)), || {
         let text: Option<String> = row.get(at + 3);
@@ -251,7 +253,7 @@ impl PostgresReads {
         Ok(())
     }
 
-    /// The events after a place, in the order of places.
+    /// Returns the events after a place, in the order of places.
     async fn following(
         &self,
         filter: &EventFilter,
@@ -267,7 +269,7 @@ impl PostgresReads {
             conditions.add("place >", Some(from));
             conditions.add("place <=", Some(to));
             // Excludes transactions that still run, since they may commit events at earlier places.
-            // Places from `xmax` on come from the server that the database was copied from.
+            // Places from `xmax` on belong to the server that the database was copied from.
             let horizon = |of: &str| format!("({of}(pg_current_snapshot())::text::bigint << 20)");
             conditions.sql.push(format!(
                 "(place < {} OR place >= {})",
@@ -290,7 +292,7 @@ impl PostgresReads {
         Ok(page)
     }
 
-    /// Asynchronous calls with the events that they name as accounting for them.
+    /// Returns asynchronous calls, with the events that they name and that account for them.
     async fn calls(
         &self,
         which: &str,
@@ -323,7 +325,7 @@ impl PostgresReads {
         ];
         let conditions = Conditions { sql: Vec::new(), values };
         let rows = self.rows(EVENT, &conditions).await?;
-        // One that cannot be unpacked accounts for nothing.
+        // An event that cannot be unpacked accounts for no record.
         Ok(rows.first().map(|row| body::unpack(row.get(0), row.get(1)).unwrap_or_default()))
     }
 }
@@ -433,7 +435,7 @@ impl LedgerReads for PostgresReads {
             match log(row) {
                 Ok(log) if log.id == id => return Ok(Some(log)),
                 Ok(_) => (),
-                // It may be the one that is meant.
+                // The damaged log may be the requested one.
                 Err(error) => damaged = damaged.or(Some(error)),
             }
         }
@@ -653,7 +655,7 @@ impl LedgerReads for PostgresReads {
             },
             keys: ids(self.rows(keys, &none).await?),
             milestones: Vec::new(),
-            // The server takes no text that is none.
+            // The server rejects invalid text, so no row is damaged in this way.
             damaged: Vec::new(),
         })
     }
@@ -695,7 +697,7 @@ impl LedgerReads for PostgresReads {
         after: Option<CallName>,
         limit: usize,
     ) -> Result<Vec<RawCall>, LedgerError> {
-        // The first page begins with the least name there can be.
+        // The first page begins with the empty name, which sorts first.
         let which = if after.is_some() { ">" } else { ">=" };
         let which = format!("(caller, call_id) {which} ($1, $2)");
         self.calls(&which, after.unwrap_or_default(), limit).await

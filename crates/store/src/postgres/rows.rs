@@ -69,7 +69,8 @@ pub(super) fn call(row: &Row) -> QueuedCall {
         worker: row.get(6),
         deliveries: row.get::<_, i32>(7).unsigned_abs(),
         cancel: row.get(8),
-        // What is no JSON is no progress that was told either: its MAC does not fit.
+        // Progress that is not JSON is loaded as a string, and the MAC of the call does not match
+        // it.
         progress: progress.map(|text| serde_json::from_str(&text).unwrap_or(Value::String(text))),
         result: row.get(10),
         queued_by: place_of(row.get(11)),
@@ -78,7 +79,7 @@ pub(super) fn call(row: &Row) -> QueuedCall {
     }
 }
 
-/// An unreadable place becomes one that no log has.
+/// Parses a place. An unreadable place becomes one that no log has.
 pub(super) fn place_of(text: Option<String>) -> Option<AuditPlace> {
     let nowhere = || AuditPlace { writer: String::new(), seq: u64::MAX };
     text.map(|text| serde_json::from_str(&text).unwrap_or_else(|_| nowhere()))
@@ -98,8 +99,8 @@ pub(super) fn stored(row: &Row, lost: bool) -> Result<Stored, Failure> {
 
 impl Session {}
 
-/// The text of an agent log from its columns `body`, `zbody` and `shared`. `receipt` returns the
-/// text of its call's receipt.
+/// Returns the text of an agent log from its columns `body`, `zbody` and `shared`. `receipt`
+/// returns the text of its call's receipt.
 pub(super) fn log_text(
     (text, packed, shared): (String, Option<Vec<u8>>, Option<&str>),
     receipt: impl FnOnce() -> Result<Option<String>, Unreadable>,

@@ -8,7 +8,8 @@ use tokio_postgres::{Client, Error};
 
 /// The newest version that this build knows.
 pub(super) const VERSION: i32 = 5;
-/// The first version whose records this build reads. What it lacks is written when a writer begins.
+/// The first version with records that this build reads. Missing data is written when a writer
+/// begins.
 pub(super) const READABLE: i32 = 4;
 /// The advisory lock under which migrations are applied.
 const MIGRATION_LOCK: i64 = 0x746f_6f6c_626f_6f74;
@@ -125,7 +126,7 @@ CREATE INDEX queue_open ON queue (state, place) WHERE state <> 'done';
 CREATE INDEX queue_finished ON queue (finished) WHERE finished IS NOT NULL;
 "#;
 
-/// Adds the places of the events that account for asynchronous calls, as JSON. `gone` has the
+/// Adds the places of the events that account for asynchronous calls, as JSON. `gone` contains the
 /// removed subtrees of logs, `stale` the blocks that pruning must examine again.
 const V2: &str = "
 ALTER TABLE queue ADD COLUMN queued_by text;
@@ -180,10 +181,11 @@ CREATE INDEX receipts_written ON receipts USING brin (settled)
     WITH (pages_per_range = 16, autosummarize = on);
 ";
 
-/// Adds the MACs of asynchronous calls, which are taken in the order of their times.
+/// Adds the MACs of asynchronous calls, and an index for taking the calls in the order of their
+/// times.
 ///
-/// The ends of all logs are named again: an earlier version may have removed the event that named
-/// one for good.
+/// The ends of all logs are named again, because an earlier version may have removed the event that
+/// permanently named an end.
 const V4: &str = "
 UPDATE writers SET named = false;
 ALTER TABLE queue ADD COLUMN mac text;
@@ -192,10 +194,10 @@ CREATE INDEX queue_open ON queue (state, enqueued, place) WHERE state <> 'done';
 ";
 
 /// Drops the beginnings of logs that an earlier version removed, once a writer has taken them over.
-/// Before that, a writer finds what earlier versions left by this version.
+/// Until then, the version of the database shows a writer that such data exists.
 const V5: &str = "ALTER TABLE writers DROP COLUMN pruned;";
 
-/// The schema version of a database; 0 if it has no tables yet.
+/// Returns the schema version of a database; 0 if it has no tables yet.
 pub(super) async fn version(client: &Client) -> Result<i32, Error> {
     let there: bool =
         client.query_one("SELECT to_regclass('toolbooth_version') IS NOT NULL", &[]).await?.get(0);

@@ -4,7 +4,7 @@
 
 use tokio_postgres::{Client, Error, Statement};
 
-/// How long after its last renewal a writer counts as lost, as an SQL interval.
+/// The time since its last renewal after which a writer counts as lost, as an SQL interval.
 const LOST: &str = "interval '15 seconds'";
 /// Columns of `receipts` that a stored receipt is read from.
 const RECEIPT: &str = "r.fence, r.body, r.zbody, r.receipt_id";
@@ -22,8 +22,8 @@ pub(super) const EVENT: &str = "SELECT body, zbody FROM events WHERE writer = $1
 pub(super) const VOUCHING: &str = "v.body, v.zbody";
 /// Approvals `a`, joined with the events that they name.
 ///
-/// The place is found by its text: a cast of a body that is no JSON would fail the whole query. What
-/// the pattern lets through is a JSON string.
+/// The place is matched as text, because a cast of a body that is not JSON would fail the whole
+/// query. Text that matches the pattern is a JSON string.
 pub(super) const VOUCHED: &str = r#"approvals a LEFT JOIN events v
      ON v.writer = ('"' || substring(a.body FROM
              '"auditSeq":\{"writer":"((?:[^"\\[:cntrl:]]|\\["\\/bfnrt])*)","seq":[0-9]{1,18}\}'
@@ -45,7 +45,7 @@ macro_rules! statements {
     };
 }
 
-/// An SQL condition: the writer `w` of a row is lost.
+/// Returns the SQL condition that the writer `w` of a row is lost.
 fn is_lost() -> String {
     format!("(w.writer IS NULL OR w.stopped OR w.renewed < clock_timestamp() - {LOST})")
 }
@@ -102,7 +102,7 @@ statements! {
         "SELECT {RECEIPT}, false, EXISTS (SELECT 1 FROM keys k WHERE k.receipt_id = r.receipt_id)
          FROM receipts r WHERE r.settled < $1 LIMIT $2
          FOR UPDATE OF r SKIP LOCKED");
-    // Rows are found in physical order, so the oldest mostly come first.
+    // Rows are read in physical order, so the oldest are usually first.
     prunable_logs = "SELECT writer, seq FROM agent_logs WHERE time < $1 LIMIT $2
                      FOR UPDATE SKIP LOCKED";
     remove_logs = "DELETE FROM agent_logs l
@@ -117,7 +117,7 @@ statements! {
     give_logs = "UPDATE agent_logs l SET body = '', zbody = n.zbody, shared = NULL
                  FROM unnest($1::text[], $2::bigint[], $3::bytea[]) AS n (writer, seq, zbody)
                  WHERE l.writer = n.writer AND l.seq = n.seq";
-    // Marks the blocks of removed records as stale, and the blocks before, which may have the
+    // Marks the blocks of removed records as stale, and the preceding blocks, which may contain the
     // dispatch. `DO UPDATE` locks an existing row: a replica that takes that block waits until the
     // records are removed.
     lost = "INSERT INTO stale (writer, block)
@@ -126,7 +126,7 @@ statements! {
             CROSS JOIN LATERAL
                 (VALUES (n.seq / $3::bigint), (greatest(n.seq / $3::bigint - 1, 0))) AS b (block)
             ORDER BY 1, 2 ON CONFLICT (writer, block) DO UPDATE SET block = excluded.block";
-    // Calls of lost workers were queued first, so they come first.
+    // Calls of lost workers were queued first, so they are taken first.
     next_call = format!(
         "SELECT {CALL} FROM queue WHERE place = (
              SELECT q.place FROM queue q LEFT JOIN writers w ON w.writer = q.worker
@@ -202,7 +202,8 @@ statements! {
                     WHERE w.writer = n.writer AND w.size = n.size";
     set_checkpoint = "UPDATE writers SET checkpoint = $2 WHERE writer = $1";
     renew = "UPDATE writers SET renewed = clock_timestamp() WHERE writer = $1 AND NOT stopped";
-    // Resets `named`: other writers may have taken this one for lost and named its end for good.
+    // Resets `named`, because other writers may have treated this one as lost and permanently named
+    // its end.
     advance = exactly(
         "UPDATE writers SET size = $3, last_leaf = $4, root = $5, named = false,
              renewed = clock_timestamp()

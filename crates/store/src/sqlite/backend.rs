@@ -18,12 +18,12 @@ use toolbooth_audit::backend::writer::{Backend, Failure, LogEnd};
 
 use super::connection::{Durability, connect};
 use super::folder::StoreFolder;
-use super::room::Rooms;
 use super::search_index::Found;
+use super::space_monitor::SpaceMonitor;
 use super::transaction::{Transaction, failed};
 use super::{schema, unavailable, wal_checkpoint};
 
-/// Pause between two checks whether more steps have come.
+/// Pause between two checks for more steps.
 const GATHER_STEP: Duration = Duration::from_micros(50);
 /// Maximum pauses before a batch is committed.
 const GATHER_STEPS: u32 = 4;
@@ -40,17 +40,17 @@ pub(super) struct SqliteBackend {
     pub(super) written: SyncSender<Vec<Found>>,
     /// Requests a WAL checkpoint.
     pub(super) grown: SyncSender<()>,
-    /// `None` after a commit of unknown result, until a new connection has passed its checks.
+    /// `None` after a commit with an unknown outcome, until a new connection has passed its checks.
     pub(super) connection: Option<Connection>,
     /// The last `PRAGMA data_version`, which changes when another connection has written.
     pub(super) data_version: i64,
     /// The files that the connection has open.
     pub(super) files: Files,
-    /// Measures how much room is left.
-    pub(super) rooms: Rooms,
+    /// Measures the remaining space.
+    pub(super) space_monitor: SpaceMonitor,
     /// The place up to which agent logs were searched for refusals.
     pub(super) searched: Cell<i64>,
-    /// How far pruning has looked through each log.
+    /// The progress of pruning in each log.
     pub(super) progress: HashMap<String, Progress>,
 }
 
@@ -62,7 +62,7 @@ pub(super) struct Files {
 }
 
 impl Files {
-    /// The files that the paths of a database and its WAL lead to at the moment.
+    /// Returns the files to which the paths of a database and its WAL refer at present.
     fn at(database: &Path) -> Self {
         let of = |path: &Path| {
             let file = std::fs::metadata(path).ok()?;
@@ -75,8 +75,8 @@ impl Files {
 }
 
 impl SqliteBackend {
-    /// Runs `run` in the transaction. After a failure the transaction is rolled back, or else the
-    /// connection is dropped.
+    /// Runs `run` in the transaction. After a failure the transaction is rolled back; if that
+    /// fails, the connection is dropped.
     fn within<T>(
         &mut self,
         run: impl FnOnce(&Transaction<'_>) -> Result<T, Failure>,
@@ -115,7 +115,7 @@ impl SqliteBackend {
         }
     }
 
-    /// Checks that the paths still lead to the files that the connection has open. Writes to a
+    /// Checks that the paths still refer to the files that the connection has open. Writes to a
     /// removed file are lost with it.
     fn check_files(&mut self) -> Result<(), LedgerError> {
         let now = Files::at(&self.path);
@@ -145,7 +145,8 @@ impl SqliteBackend {
                 .prepare_cached("BEGIN IMMEDIATE")
                 .and_then(|mut begin| begin.execute([]))
                 .map_err(|error| match error.sqlite_error_code() {
-                    // Another process has held the write lock for long; no transaction has begun.
+                    // Another process has held the write lock for too long; no transaction has
+                    // begun.
                     Some(ErrorCode::DatabaseBusy) => Failure::Away(unavailable(error)),
                     _ => failed(error),
                 })?;
@@ -162,7 +163,7 @@ impl SqliteBackend {
             set.forget();
         }
         if let Some(connection) = &self.connection {
-            let looked = self.rooms.measure(connection, set);
+            let looked = self.space_monitor.measure(connection, set);
             looked.or_else(|failure| self.within(|_| Err(failure)))?;
         }
         // Checked inside a transaction, since the WAL exists only from the first one on.
@@ -209,7 +210,7 @@ impl Backend for SqliteBackend {
         Ok(())
     }
 
-    /// Sleeps, since the thread runs nothing but this writer.
+    /// Waits for more steps. Sleeps, since the thread runs only this writer.
     async fn gather(&mut self, enough: &(dyn Fn() -> bool + Sync)) {
         for _ in 0..GATHER_STEPS {
             if enough() {

@@ -27,7 +27,7 @@ impl<'t> Compact<'t> {
 }
 
 impl Compact<'_> {
-    /// The id or digest as text.
+    /// Returns the id or digest as text.
     pub(super) fn text(&self) -> String {
         let mut out = Vec::new();
         match self {
@@ -66,7 +66,7 @@ impl FromSql for Name {
     }
 }
 
-/// Any value of a column as text, for reports: a value that no writer stores has to be named too.
+/// Any value of a column as text, for reports. A value that no writer stores must be reported too.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Shown(pub(super) String);
 

@@ -1,4 +1,4 @@
-//! Connections to the database.
+//! Opens connections to the database.
 //!
 //! Doc: records.md#stores
 
@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
-/// How long a statement waits for another process that writes.
+/// The time that a statement waits for another process that writes.
 pub(super) const BUSY: Duration = Duration::from_secs(5);
 /// The page cache of a writer, in KiB: SQLite reads a negative size as KiB instead of pages.
 const CACHE_KIB: i64 = -16_384;
 /// Pause before a retry where SQLite's busy timeout does not apply.
 const BUSY_STEP: Duration = Duration::from_millis(5);
 
-/// When a request is answered.
+/// The point in time at which a request is answered.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Durability {
     /// After fsync: its records survive a power loss.

@@ -1,5 +1,5 @@
-//! The folder of a store: its database, its keys, its newest checkpoint, and a lock file for each
-//! live writer.
+//! Manages the folder of a store: its database, its keys, its newest checkpoint, and a lock file
+//! for each live writer.
 //!
 //! Doc: records.md#stores
 
@@ -21,7 +21,7 @@ use super::OpenError;
 pub const DATABASE: &str = "toolbooth.db";
 const KEY: &str = "digest.key";
 const SIGNING_KEY: &str = "signing.key";
-/// The file of the newest checkpoint. A database that was put back to an earlier state does not
+/// The file of the newest checkpoint. A database that was restored to an earlier state does not
 /// have that checkpoint.
 const CHECKPOINT: &str = "checkpoint.note";
 const WRITERS: &str = "writers";
@@ -35,7 +35,7 @@ const YOUNG: Duration = Duration::from_secs(3600);
 pub struct StoreFolder(PathBuf);
 
 impl StoreFolder {
-    /// The folder at `path`, whether it is there or not.
+    /// Returns the folder at `path`, whether or not it exists.
     pub(super) fn at(path: &Path) -> Self {
         Self(path.to_owned())
     }
@@ -61,11 +61,12 @@ impl StoreFolder {
         Ok(folder)
     }
 
-    /// Checks that no pipe stands in the place of a file: to open one waits for whoever writes it.
+    /// Checks that no file of the store is a pipe. Opening a pipe blocks until another process
+    /// writes to it.
     fn check_pipes(&self) -> Result<(), OpenError> {
         for folder in [self.0.clone(), self.0.join(WRITERS)] {
             for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
-                // What a link leads to is what is opened.
+                // Follows links, because opening a file follows them too.
                 let kind = entry.path().metadata().map(|data| data.file_type());
                 if kind.is_ok_and(|kind| kind.is_fifo()) {
                     let message = "it is a pipe, and no file of a store; remove it";
@@ -80,12 +81,12 @@ impl StoreFolder {
         OpenError::Folder { path: path.display().to_string(), source }
     }
 
-    /// The path of the folder.
+    /// Returns the path of the folder.
     pub(super) fn path(&self) -> &Path {
         &self.0
     }
 
-    /// The bound that was chosen at the first start, in bytes; `None` before.
+    /// Returns the bound that was chosen at the first start, in bytes; `None` before.
     ///
     /// # Errors
     /// [`OpenError::Folder`], also if the file has no number.
@@ -103,8 +104,8 @@ impl StoreFolder {
         number.map(Some)
     }
 
-    /// Keeps the bound of the store. Returns the one that counts: of two processes that start at
-    /// once, that of the first.
+    /// Stores the bound of the store, and returns the bound that counts. If two processes start at
+    /// once, the bound of the first one counts.
     pub(super) fn keep_bytes_max(&self, bytes_max: u64) -> Result<u64, OpenError> {
         let path = self.0.join(BYTES_MAX);
         self.write_new(BYTES_MAX, format!("{bytes_max}\n").as_bytes())
@@ -112,13 +113,13 @@ impl StoreFolder {
         Ok(self.kept_bytes_max()?.unwrap_or(bytes_max))
     }
 
-    /// The path of the database.
+    /// Returns the path of the database.
     #[must_use]
     pub fn database(&self) -> PathBuf {
         self.0.join(DATABASE)
     }
 
-    /// A path for a temporary file, unique per process and call.
+    /// Returns a path for a temporary file, unique per process and call.
     fn draft(&self, name: &str) -> PathBuf {
         static DRAFTS: AtomicU64 = AtomicU64::new(0);
         let draft = DRAFTS.fetch_add(1, Ordering::Relaxed);
@@ -135,7 +136,8 @@ impl StoreFolder {
         let mut file = private().create(true).truncate(true).write(true).open(&draft)?;
         file.write_all(content)?;
         file.sync_all()?;
-        // `hard_link` fails if the file exists: of two processes that start at once, one wins.
+        // `hard_link` fails if the file exists, so that only one of two processes that start at
+        // once succeeds.
         let linked = std::fs::hard_link(&draft, &path);
         std::fs::remove_file(&draft)?;
         match linked {
@@ -155,8 +157,8 @@ impl StoreFolder {
             .map_err(|source| Self::error(&path, source))
     }
 
-    /// The digest keys: the first line of the file is the newest key, further lines are older ones.
-    /// A missing file is created with a new key if `may_make`.
+    /// Returns the digest keys: the first line of the file is the newest key, further lines are
+    /// older ones. A missing file is created with a new key if `may_make`.
     ///
     /// # Errors
     /// [`OpenError::Key`] if the file has no valid key, or is missing and may not be created;
@@ -170,7 +172,7 @@ impl StoreFolder {
         Ok(Digester::new(&newest).with_older(&older))
     }
 
-    /// The key that signs checkpoints, created if it is missing.
+    /// Returns the key that signs checkpoints; creates it if it is missing.
     ///
     /// # Errors
     /// [`OpenError::Key`] if the file has no valid key; [`OpenError::Folder`].
@@ -178,7 +180,7 @@ impl StoreFolder {
         self.keys_of(SIGNING_KEY).map(|(seed, _)| Signer::new(&seed))
     }
 
-    /// The first key of a file, and the others. A missing file is created with a new key.
+    /// Returns the first key of a file, and the others. A missing file is created with a new key.
     fn keys_of(&self, name: &str) -> Result<([u8; KEY_BYTES], Vec<[u8; KEY_BYTES]>), OpenError> {
         let path = self.0.join(name);
         let mut fresh = [0u8; KEY_BYTES];
@@ -205,7 +207,7 @@ impl StoreFolder {
         Ok((newest, keys.collect()))
     }
 
-    /// The newest checkpoint that was kept beside the database; `None` without the file.
+    /// Returns the newest checkpoint that is stored next to the database; `None` without the file.
     ///
     /// # Errors
     /// [`OpenError::Folder`]; [`OpenError::Note`] if the file contains no checkpoint.
@@ -224,7 +226,7 @@ impl StoreFolder {
         }
     }
 
-    /// Writes the newest checkpoint beside the database, atomically and with fsync.
+    /// Writes the newest checkpoint next to the database, atomically and with fsync.
     ///
     /// # Errors
     /// [`OpenError::Folder`].
@@ -243,8 +245,8 @@ impl StoreFolder {
         written.map_err(|source| Self::error(&path, source))
     }
 
-    /// Removes the lock files of dead writers; a missing file means the same. Files whose lock
-    /// cannot be tested stay.
+    /// Removes the lock files of dead writers; a missing file also marks a dead writer. Files with
+    /// a lock that cannot be tested stay.
     pub(super) fn sweep_locks(&self) {
         let Ok(entries) = std::fs::read_dir(self.0.join(WRITERS)) else { return };
         for path in entries.flatten().map(|entry| entry.path()) {
@@ -256,13 +258,13 @@ impl StoreFolder {
                     .is_ok_and(|at| at.elapsed().is_ok_and(|age| age < YOUNG));
             let Ok(file) = File::open(&path) else { continue };
             if !is_young && file.try_lock().is_ok() {
-                // `file` is still open, so the lock is held until the name is gone.
+                // `file` is still open, so the lock is held until the name is removed.
                 let _ = std::fs::remove_file(&path);
             }
         }
     }
 
-    /// Whether any writer lives.
+    /// Whether any writer is alive.
     pub fn has_writers(&self) -> bool {
         let Ok(entries) = std::fs::read_dir(self.0.join(WRITERS)) else { return false };
         entries.flatten().any(|entry| {
@@ -273,14 +275,15 @@ impl StoreFolder {
         })
     }
 
-    /// The paths of the keys and of the newest checkpoint, which a backup copies with the database.
+    /// Returns the paths of the keys and of the newest checkpoint, which a backup copies with the
+    /// database.
     #[must_use]
     pub fn keys(&self) -> [PathBuf; 3] {
         [KEY, SIGNING_KEY, CHECKPOINT].map(|name| self.0.join(name))
     }
 
-    /// Takes the lock of `writer`. It is released when the file is closed, at the latest when the
-    /// process ends.
+    /// Acquires the lock of `writer`. It is released when the file is closed, at the latest when
+    /// the process ends.
     pub(super) fn lock_writer(&self, writer: &str) -> Result<File, OpenError> {
         let path = self.writer_lock(writer);
         let draft = path.with_extension("draft");

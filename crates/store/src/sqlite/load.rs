@@ -98,7 +98,7 @@ impl Transaction<'_> {
         Ok(())
     }
 
-    /// The text of an event by its place.
+    /// Returns the text of an event by its place.
     fn event(&self, at: Option<&AuditPlace>) -> Result<Option<String>, Failure> {
         let Some(at) = at else { return Ok(None) };
         let sql = "SELECT body FROM events WHERE place =
@@ -174,8 +174,8 @@ impl Transaction<'_> {
         Ok(())
     }
 
-    /// What an earlier version has left to be taken over. `None` once that is done, and in a store
-    /// that is new.
+    /// Returns the records of an earlier version that a writer must take over. `None` once this is
+    /// done, and in a new store.
     fn earlier(&self) -> Result<Option<Earlier>, Failure> {
         let sql = "SELECT EXISTS (SELECT 1 FROM writers WHERE writer <> ?1)";
         let used: Option<bool> = self.one(sql, [self.writer], |row| row.get(0))?;
@@ -195,7 +195,7 @@ impl Transaction<'_> {
         let sql = "SELECT writer, pruned FROM writers WHERE pruned IS NOT NULL ORDER BY no";
         let logs: Vec<(String, String)> =
             self.all(sql, [], |row| Ok((row.get(0)?, row.get(1)?)))?;
-        // Version 4 wrote how far it had pruned, which does not parse as a log.
+        // Version 4 stored its pruning progress, which does not parse as a log.
         let log =
             |(writer, text): (String, String)| Some((writer, serde_json::from_str(&text).ok()?));
         Ok(Some(Earlier { calls, logs: logs.into_iter().filter_map(log).collect() }))
@@ -215,7 +215,7 @@ impl Transaction<'_> {
         &self,
         own: &std::collections::BTreeSet<CallName>,
     ) -> Result<Option<QueuedCall>, Failure> {
-        // Calls of lost workers were queued first, so they come first.
+        // Calls of lost workers were queued first, so they are taken first.
         let running = self.all(
             &format!(
                 "SELECT {CALL} FROM queue WHERE state = 'running'

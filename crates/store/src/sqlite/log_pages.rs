@@ -1,7 +1,7 @@
 //! Pages through logs as they are stored, for verification and exports.
 //!
-//! Logs come in the order of their writers' names. The log of a writer that has no row, or whose row
-//! has no usable name, comes last, under a name that no writer has.
+//! Logs are in the order of their writers' names. The log of a writer without a row, or without a
+//! usable name in its row, is last. Its name is one that no writer has.
 //!
 //! Doc: records.md#verification
 
@@ -165,7 +165,7 @@ pub(super) fn column(row: &rusqlite::Row<'_>, at: usize) -> rusqlite::Result<Opt
 pub(super) struct RawText(pub(super) Vec<u8>);
 
 impl RawText {
-    /// The text; `None` if it is none.
+    /// Returns the text; `None` if the bytes are not UTF-8.
     pub(super) fn text(&self) -> Option<&str> {
         std::str::from_utf8(&self.0).ok()
     }
@@ -183,15 +183,15 @@ impl FromSql for RawText {
     }
 }
 
-/// Begins the names of logs whose writers are unknown; it sorts after every other name.
+/// The prefix for names of logs with unknown writers; it sorts after every other name.
 const UNKNOWN: &str = "\u{10ffff}";
 
-/// The name of the log with the number `no`, whose writer is unknown.
+/// Returns the name of the log with the number `no` and an unknown writer.
 fn unknown(no: i64) -> String {
     format!("{UNKNOWN}{no:020}")
 }
 
-/// The name of a writer by its row, and whether it is a usable one.
+/// Returns the name of a writer from its row, and whether it is usable.
 pub(super) fn writer_name(name: &RawText, no: i64) -> (String, bool) {
     match name.text().filter(|name| !name.starts_with(UNKNOWN)) {
         Some(name) => (name.to_owned(), true),
@@ -199,7 +199,7 @@ pub(super) fn writer_name(name: &RawText, no: i64) -> (String, bool) {
     }
 }
 
-/// Writers and their numbers in the order of names, from `writer` on.
+/// Returns writers and their numbers in the order of names, from `writer` on.
 fn writers_from(
     database: &Connection,
     writer: &RawText,
@@ -216,7 +216,7 @@ fn writers_from(
         .map_err(unavailable)
 }
 
-/// The first number, from `from` on, that has events and no writer with a usable name.
+/// Returns the first number, from `from` on, that has events and no writer with a usable name.
 fn next_unknown(database: &Connection, from: i64) -> Result<Option<i64>, LedgerError> {
     let mut from = from;
     loop {
@@ -237,14 +237,15 @@ fn next_unknown(database: &Connection, from: i64) -> Result<Option<i64>, LedgerE
     }
 }
 
-/// The place after which a page begins: a writer's name, and the next sequence number of its log.
+/// Returns the place after which a page begins: a writer's name, and the next sequence number of
+/// its log.
 fn next_place(after: Option<(String, u64)>) -> (String, i64) {
     after.map_or((String::new(), 0), |(writer, seq)| {
         (writer, i64::try_from(seq).unwrap_or(i64::MAX).saturating_add(1))
     })
 }
 
-/// The events after a place, at most `limit`.
+/// Returns the events after a place, at most `limit`.
 pub(super) fn log_page(
     database: &Connection,
     after: Option<(String, u64)>,
@@ -286,7 +287,7 @@ pub(super) fn log_page(
     Ok(page.found)
 }
 
-/// The removed subtrees of logs after a place, at most `limit`.
+/// Returns the removed subtrees of logs after a place, at most `limit`.
 pub(super) fn gone_page(
     database: &Connection,
     after: Option<(String, u64)>,

@@ -10,23 +10,23 @@ use rusqlite::{Connection, OpenFlags};
 use super::folder::{DATABASE, StoreFolder};
 use super::schema;
 
-/// Files beside the database that keep the wire names of tools and prompts.
+/// Files next to the database that store the wire names of tools and prompts.
 const NAMES: [&str; 2] = ["wire-names.json", "prompt-names.json"];
 
-/// Why a backup, a restore or a vacuum failed.
+/// An error of a backup, a restore or a vacuum.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MaintenanceError {
-    /// The target exists already.
+    /// The target already exists.
     #[error("`{0}` is there already")]
     There(String),
-    /// The folder holds no backup.
+    /// The folder contains no backup.
     #[error("`{0}` holds no backup")]
     NoBackup(String),
     /// A gateway uses the store.
     #[error("the store is in use")]
     InUse,
-    /// There is no store.
+    /// The store does not exist.
     #[error("there is no store in `{0}`")]
     NoStore(String),
     /// A file cannot be used.
@@ -34,7 +34,7 @@ pub enum MaintenanceError {
     File {
         /// The path.
         path: String,
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
     /// The database cannot be opened, or a statement failed.
@@ -102,8 +102,9 @@ pub fn backup(data: &Path, to: &Path) -> Result<(), MaintenanceError> {
 
 fn copy_into(source: &StoreFolder, to: &Path) -> Result<(), MaintenanceError> {
     let target = to.join(DATABASE);
-    // The checkpoint is copied first, so that the later copy of the database covers it. A copy that
-    // does not is one of a store that was put back, and is refused at start as that store is.
+    // The checkpoint is copied first, so that the later copy of the database covers it. If it does
+    // not, the store was restored to an earlier state, and the copy is refused at start like the
+    // store itself.
     for key in source.keys().iter().filter(|key| key.is_file()) {
         if let Some(name) = key.file_name() {
             private_copy(key, &to.join(name))?;
@@ -142,14 +143,14 @@ pub fn restore(data: &Path, from: &Path) -> Result<Option<PathBuf>, MaintenanceE
         return Err(MaintenanceError::Damaged("it is of a newer version".to_owned()));
     }
     drop(connection);
-    // A store that lost its database still has a checkpoint and names to keep, and perhaps a
+    // A store that lost its database still has a checkpoint and names to preserve, and perhaps a
     // writer.
     let there = std::fs::read_dir(data).is_ok_and(|mut entries| entries.next().is_some());
     let old = if there { Some(private_folder(data)?) } else { None };
     if old.as_ref().is_some_and(StoreFolder::has_writers) {
         return Err(MaintenanceError::InUse);
     }
-    // The backup is copied beside the store first, so that only renames remain.
+    // The backup is copied next to the store first, so that only renames remain.
     let beside = |suffix: &str| {
         let mut name = data.as_os_str().to_owned();
         name.push(format!(".{suffix}-{}", std::process::id()));
@@ -186,7 +187,7 @@ fn copy_back(from: &Path, draft: &Path, data: &Path) -> Result<(), MaintenanceEr
     private_copy(&from.join(DATABASE), &target.database())?;
     for key in target.keys() {
         let Some(name) = key.file_name() else { continue };
-        // The newest checkpoint is that of the store that is replaced.
+        // The newest checkpoint is taken from the replaced store.
         let newest = data.join(name);
         let is_checkpoint = name == "checkpoint.note";
         let source = if is_checkpoint && newest.is_file() { newest } else { from.join(name) };
@@ -194,7 +195,7 @@ fn copy_back(from: &Path, draft: &Path, data: &Path) -> Result<(), MaintenanceEr
             private_copy(&source, &key)?;
         }
     }
-    // Clients know the wire names of the replaced store, so these are kept.
+    // Clients know the wire names of the replaced store, so these are preserved.
     for name in NAMES {
         let names = [data.join(name), from.join(name)];
         if let Some(names) = names.iter().find(|names| names.is_file()) {

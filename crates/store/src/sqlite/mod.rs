@@ -14,10 +14,10 @@ mod prune;
 mod queries;
 mod reads;
 mod result_reference;
-mod room;
 mod rows;
 mod schema;
 mod search_index;
+mod space_monitor;
 mod transaction;
 mod wal_checkpoint;
 mod write;
@@ -26,14 +26,14 @@ pub use folder::{DATABASE, StoreFolder};
 pub use maintenance::{MaintenanceError, backup, restore, vacuum};
 pub use open::{Durability, Sqlite, SqliteLedger, SqliteOptions, open};
 pub use reads::SqliteReads;
-pub use room::{BYTES_MAX_LEAST, standard_bytes_max, used_bytes};
+pub use space_monitor::{BYTES_MAX_LEAST, standard_bytes_max, used_bytes};
 
 use rusqlite::ErrorCode;
 use toolbooth_audit::LedgerError;
 
 use crate::Unreadable;
 
-/// Why a store could not be opened.
+/// An error of opening a store.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
@@ -42,7 +42,7 @@ pub enum OpenError {
     Folder {
         /// The path.
         path: String,
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
     /// The database cannot be opened or migrated.
@@ -50,7 +50,7 @@ pub enum OpenError {
     Database {
         /// The path.
         path: String,
-        /// Why.
+        /// The cause.
         source: rusqlite::Error,
     },
     /// The database was written by a newer build.
@@ -78,7 +78,7 @@ pub enum OpenError {
     Migration {
         /// The path.
         path: String,
-        /// Why.
+        /// The cause.
         source: LedgerError,
     },
     /// The database is damaged.
@@ -119,16 +119,16 @@ pub enum OpenError {
         /// The problem that was found.
         what: &'static str,
     },
-    /// The database is older than a checkpoint that was kept beside it.
+    /// The database is older than a checkpoint that is stored next to it.
     #[error(
         "the database is older than its last checkpoint: the log of {writer} had {size} events, it has {found}"
     )]
     RolledBack {
         /// The writer of the checkpoint.
         writer: String,
-        /// How many events it covers.
+        /// The number of events that it covers.
         size: u64,
-        /// How many events there are.
+        /// The number of events in the database.
         found: u64,
     },
     /// The first event could not be written.
@@ -140,7 +140,7 @@ fn unavailable(error: rusqlite::Error) -> LedgerError {
     LedgerError::unavailable_by(error)
 }
 
-/// Makes an error that names the table and the row, where the row itself cannot be read.
+/// Makes an error that names the table and the row, for a row that cannot be read.
 fn unreadable_at(
     table: &'static str,
     row: impl std::fmt::Display,

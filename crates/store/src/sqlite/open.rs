@@ -16,8 +16,8 @@ use std::time::Duration;
 use rusqlite::{Connection, ErrorCode, OptionalExtension, TransactionBehavior};
 use toolbooth_audit::LedgerError;
 use toolbooth_audit::backend::chain::Head;
+use toolbooth_audit::backend::disk_space::DiskSpace;
 use toolbooth_audit::backend::recorder::{Recorder, StepRunner};
-use toolbooth_audit::backend::room::Room;
 use toolbooth_audit::backend::steps::{self, AcceptRestored, Start, Step};
 use toolbooth_audit::backend::working::WorkingSet;
 use toolbooth_audit::backend::writer::{Writer, WriterHandle};
@@ -33,9 +33,9 @@ pub use super::connection::Durability;
 use super::connection::connect;
 use super::folder::StoreFolder;
 use super::reads::SqliteReads;
-use super::room::Rooms;
 use super::rows::{HEAD, head};
 use super::schema::MigrateError;
+use super::space_monitor::SpaceMonitor;
 use super::{OpenError, schema, search_index, wal_checkpoint};
 
 /// Time limit of the integrity check when a database is opened.
@@ -43,7 +43,7 @@ const LOOK_MAX: Duration = Duration::from_millis(250);
 /// Options for opening a store.
 #[derive(Debug, Default)]
 pub struct SqliteOptions {
-    /// When a request is answered.
+    /// The point in time at which a request is answered.
     pub durability: Durability,
     /// Signs checkpoints. Without it, the key in the folder is used, and created if it is missing.
     pub signer: Option<Signer>,
@@ -67,7 +67,7 @@ pub struct Sqlite {
     folder: StoreFolder,
     /// The thread of the writer first, then those of the search index and of WAL checkpoints.
     threads: Mutex<Vec<std::thread::JoinHandle<()>>>,
-    /// Locked while this writer lives, as other processes can see.
+    /// Locked while this writer is alive, so that other processes can detect it.
     _lock: File,
 }
 
@@ -86,8 +86,8 @@ impl StepRunner for Sqlite {
         self.steps.healthy()
     }
 
-    fn room(&self) -> Room {
-        self.steps.room()
+    fn disk_space(&self) -> DiskSpace {
+        self.steps.disk_space()
     }
 
     fn keep(&self, note: &str) {
@@ -101,8 +101,8 @@ impl StepRunner for Sqlite {
         let threads =
             std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
         for thread in threads {
-            // The queue is closed, so the writer ends after the steps that it holds, and the others
-            // after it.
+            // The queue is closed, so the writer ends after its remaining steps, and the other
+            // threads end after it.
             let _ = thread.join();
         }
         self.folder.unlock_writer(&self.writer);
@@ -130,7 +130,8 @@ pub fn open(
     };
     if let (Some(kept), false, false) = (&kept, path.exists(), accept_restored) {
         let kept = kept.clone();
-        // A checkpoint without a database means that the database was lost: it is not created anew.
+        // A checkpoint without a database means that the database was lost. It is not created
+        // again.
         return Err(OpenError::RolledBack { writer: kept.writer, size: kept.size, found: 0 });
     }
     // SQLite would create the file with the mode that the umask leaves.
@@ -179,7 +180,7 @@ pub fn open(
             .optional()
             .map_err(database)?
     };
-    // A store that nobody used has nothing to be taken over.
+    // An unused store has no records of an earlier version to take over.
     let to = if used { schema::READABLE } else { schema::VERSION };
     let version = migrate(&mut connection, to)?.max(to);
     let begun = connection.transaction_with_behavior(TransactionBehavior::Immediate).and_then(
@@ -210,7 +211,7 @@ pub fn open(
         connection: Some(connection),
         data_version: 0,
         files: Files::default(),
-        rooms: Rooms::new(&path, bytes_max),
+        space_monitor: SpaceMonitor::new(&path, bytes_max),
         searched: Cell::new(0),
         progress: HashMap::new(),
     };
@@ -253,8 +254,8 @@ pub fn open(
     let start = Start { started, accepted, signer: signer.clone(), at: at.clone() };
     block_on(runner.run(start)).map_err(OpenError::Ledger)?;
     if found < schema::VERSION {
-        // What an earlier version has left is taken over; a start that ends before this does it
-        // again.
+        // The records of an earlier version were taken over above. A start that ends before this
+        // point repeats that.
         migrate(&mut connect(&path, durability).map_err(database)?, schema::VERSION)?;
     }
     Ok(Recorder::over(writer.to_owned(), digester, signer, runner))
@@ -299,7 +300,7 @@ fn look_over(connection: &Connection) -> rusqlite::Result<Option<String>> {
     match verdict {
         Ok(verdict) => Ok((verdict != "ok").then_some(verdict)),
         Err(error) => match error.sqlite_error_code() {
-            // The time was up; pages that were not reached count as sound.
+            // The time limit expired; pages that were not read count as sound.
             Some(ErrorCode::OperationInterrupted) => Ok(None),
             Some(ErrorCode::DatabaseCorrupt) => Ok(Some(error.to_string())),
             _ => Err(error),
@@ -337,14 +338,14 @@ fn check_keys(
     }
 }
 
-/// A log that is shorter than its kept checkpoint.
+/// A log that is shorter than its stored checkpoint.
 struct Shorter {
     writer: String,
     size: u64,
     found: u64,
 }
 
-/// Compares the database with the newest checkpoint that was kept beside it.
+/// Compares the database with the newest checkpoint that is stored next to it.
 fn shorter(
     kept: Checkpoint,
     path: &Path,

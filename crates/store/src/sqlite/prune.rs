@@ -30,7 +30,7 @@ pub(super) struct LogMembers {
     pub(super) receipt_id: Option<String>,
 }
 
-/// The text of the event at `place`.
+/// Returns the text of the event at `place`.
 fn event_text(place: i64, body: &[u8]) -> Result<String, Failure> {
     shorten::unpack(body).map_err(|damage| unreadable(damage.at("events", place)))
 }
@@ -114,7 +114,7 @@ impl Transaction<'_> {
         self.all(sql, (before, limited(limit)), |row| Ok((row.get(0)?, row.get(1)?)))
     }
 
-    /// The numbers and names of all writers.
+    /// Returns the numbers and names of all writers.
     pub(super) fn writers(&self) -> Result<Vec<(i64, String)>, Failure> {
         let sql = "SELECT no, writer FROM writers ORDER BY no";
         self.all(sql, [], |row| Ok((row.get(0)?, row.get(1)?)))
@@ -138,8 +138,8 @@ impl Transaction<'_> {
         told.map_err(unreadable)
     }
 
-    /// Finds the next step of pruning events: in a block that lost a record since, or else in the
-    /// next one.
+    /// Finds the next step of pruning events: first in an examined block that has lost a record
+    /// since, then in the next block.
     ///
     /// Damage in one log does not stop the others: its error is returned once no other log has work
     /// left.
@@ -158,7 +158,7 @@ impl Transaction<'_> {
             let Some(part) = progress.again(from) else { continue };
             set.surveyed.more = true;
             return match self.shorten(writer, *no, part, before, set) {
-                // The damaged block stays as it is; `audit verify` reports it.
+                // The damaged block is not changed; `audit verify` reports it.
                 Err(Failure::Refused(_)) => {
                     set.surveyed.removal.looked_at = Some((writer.clone(), from / BLOCK));
                     Ok(())
@@ -178,7 +178,7 @@ impl Transaction<'_> {
         damage.map_or(Ok(()), |what| Err(Failure::Refused(what)))
     }
 
-    /// Finds the next step of pruning one log. Returns whether there is one.
+    /// Finds the next step of pruning one log. Returns whether it exists.
     fn shorten_next(
         &self,
         no: i64,
@@ -220,8 +220,8 @@ impl Transaction<'_> {
         Ok(pruning::newest_checkpoint(texts?.iter().map(String::as_str), before))
     }
 
-    /// The events and the removed subtrees of a part of a log, in order. `stays` decides for each
-    /// event by its place and text.
+    /// Returns the events and the removed subtrees of a part of a log, in order. `stays` decides
+    /// for each event by its place and text.
     fn pieces(
         &self,
         no: i64,
@@ -289,7 +289,7 @@ impl Transaction<'_> {
         Ok(())
     }
 
-    /// Removes what a step of pruning has decided on.
+    /// Removes the records selected by a step of pruning.
     pub(super) fn remove(&self, removal: &Removal) -> Result<(), Failure> {
         for (writer, places) in &removal.logs {
             let Some(no) = self.number(writer)? else { continue };
@@ -327,7 +327,7 @@ impl Transaction<'_> {
         Ok(())
     }
 
-    /// The number of a writer.
+    /// Returns the number of a writer.
     fn number(&self, writer: &str) -> Result<Option<i64>, Failure> {
         self.one("SELECT no FROM writers WHERE writer = ?1", [writer], |row| row.get(0))
     }
@@ -342,7 +342,7 @@ impl Transaction<'_> {
         Ok(())
     }
 
-    /// Records the removed subtrees of a log whose beginning an earlier version removed.
+    /// Records the removed subtrees at the beginning of a log, which an earlier version removed.
     pub(super) fn adopt(&self, writer: &str, log: &PrunedLog) -> Result<(), Failure> {
         let (Some(no), Some(gone)) = (self.number(writer)?, pruning::parts(log)) else {
             let what = Unreadable::of("the beginning of a pruned log cannot be read");
@@ -352,7 +352,7 @@ impl Transaction<'_> {
         self.execute("UPDATE writers SET pruned = NULL WHERE no = ?1", [no]).map(drop)
     }
 
-    /// Sequence numbers of a log that approvals and asynchronous calls name.
+    /// Returns the sequence numbers of a log that approvals and asynchronous calls name.
     fn named_places(&self, writer: &str) -> Result<BTreeSet<u64>, Failure> {
         // Invalid JSON names no event; `audit verify` reports it.
         let sql = "WITH named (at) AS (
@@ -374,7 +374,7 @@ impl Transaction<'_> {
     }
 
     fn lost_at(&self, no: i64, first: u64, last: u64) -> Result<(), Failure> {
-        // The dispatch event may be in the block before.
+        // The dispatch event may be in the preceding block.
         for block in (first / BLOCK).saturating_sub(1)..=last / BLOCK {
             let at = place(no, (block * BLOCK).cast_signed());
             self.execute("INSERT INTO stale (place) VALUES (?1) ON CONFLICT DO NOTHING", [at])?;

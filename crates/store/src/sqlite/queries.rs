@@ -1,4 +1,4 @@
-//! Queries that all readers share.
+//! Runs the queries that all readers share.
 //!
 //! Doc: records.md#reading
 
@@ -12,7 +12,7 @@ pub(super) fn limited(limit: usize) -> i64 {
     i64::try_from(limit).unwrap_or(i64::MAX)
 }
 
-/// The keys that a query selects.
+/// Returns the keys that a query selects.
 pub(super) fn keys(
     connection: &Connection,
     sql: &str,
@@ -25,7 +25,7 @@ pub(super) fn keys(
     found.map(|key| Ok(key.map_err(unavailable)?.0)).collect()
 }
 
-/// The body of a record by its place.
+/// Returns the body of a record by its place.
 pub(super) fn body(
     connection: &Connection,
     table: &'static str,

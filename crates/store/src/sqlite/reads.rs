@@ -35,7 +35,7 @@ use crate::{Unreadable, shorten};
 
 /// Reader threads, each with its own connections.
 const READERS: usize = 2;
-/// Queries that may wait; further ones wait until there is room.
+/// Maximum queued queries; further queries wait for a free place in the queue.
 const QUEUE_MAX: usize = 64;
 
 type Query = Box<dyn FnOnce(&mut Reader) + Send>;
@@ -156,7 +156,7 @@ fn read_log(database: &Connection, place: i64, stored: &[u8]) -> Result<AgentLog
 }
 
 impl Reader {
-    /// The search index, brought up to date, and the database.
+    /// Returns the updated search index and the database.
     fn lookup(&mut self) -> Result<(&Lookup, &Connection), LedgerError> {
         let mut lookup = match self.lookup.take() {
             Some(lookup) => lookup,
@@ -241,15 +241,15 @@ impl Reader {
         Ok(page)
     }
 
-    /// The search for receipts by the events that name them. `None` if listing the receipts is as
-    /// good, or if events are missing.
+    /// Returns the search for receipts by the events that name them. `None` if listing the receipts
+    /// is as fast, or if events are missing.
     fn search_of(&self, filter: &ReceiptFilter) -> Result<Option<Search>, LedgerError> {
         let succeeded = || Some(Status::Succeeded.as_str().to_owned());
         let state = filter.state.as_deref().and_then(ClaimState::parse);
         let (status, not_status) = match state {
             Some(ClaimState::Succeeded) => (succeeded(), None),
             Some(ClaimState::Failed) => (None, succeeded()),
-            // Few receipts are open, so listing them is as good.
+            // Few receipts are open, so listing them is as fast.
             Some(_) => return Ok(None),
             None => (None, None),
         };
@@ -258,8 +258,8 @@ impl Reader {
             return Ok(None);
         }
         if filter.call.is_none() {
-            // Pruning keeps the first event of a log. If it is gone, an earlier version removed it,
-            // and events of receipts with it.
+            // Pruning retains the first event of a log. If it is missing, an earlier version
+            // removed it, and events of receipts with it.
             let sql = "SELECT EXISTS (SELECT 1 FROM writers JOIN gone ON place = no << ?1)";
             let lacks = self.database.query_row(sql, [SEQ_BITS], |row| row.get::<_, bool>(0));
             if lacks.map_err(unavailable)? {
@@ -316,7 +316,8 @@ impl Reader {
         Ok(page)
     }
 
-    /// The search for an agent log by its id, near the creation time of a UUIDv7 (RFC 9562, 5.7).
+    /// Returns the search for an agent log by its id, near the creation time of a UUIDv7 (RFC 9562,
+    /// 5.7).
     fn near(&self, id: &str) -> Result<Search, LedgerError> {
         const AROUND_MS: i64 = 10_000;
         let Some(made) = crate::digits::made_ms(id) else {
@@ -338,7 +339,7 @@ impl Reader {
                 let Some(body) = body(database, LOG, place)? else { return Ok(true) };
                 match read_log(database, place, &body) {
                     Ok(log) => found = Some(log).filter(|log| log.id == id),
-                    // It may be the one that is meant.
+                    // The damaged log may be the requested one.
                     Err(error @ LedgerError::Damaged(_)) => {
                         damaged = damaged.take().or(Some(error))
                     }
@@ -419,8 +420,8 @@ fn unaccounted_logs(
     Ok(logs)
 }
 
-/// Ids of receipts that no event accounts for. Receipts whose events an earlier version removed
-/// (`lacking`) are excused.
+/// Returns the ids of receipts that no event accounts for. Receipts are excused if an earlier
+/// version removed their events (`lacking`).
 fn unaccounted_receipts(
     database: &Connection,
     lacking: &BTreeMap<String, u64>,
@@ -481,8 +482,8 @@ fn is_accounted(
     Ok(named.is_ok_and(|named| named.receipt_id.as_ref() == Some(&receipt.receipt_id)))
 }
 
-/// Asynchronous calls with the events that they name as accounting for them. A row with a column
-/// that is no text is left out; [`unreadable_rows`] names it.
+/// Returns asynchronous calls, with the events that they name and that account for them. A row with
+/// invalid text in a column is omitted; [`unreadable_rows`] returns it.
 fn calls(
     database: &Connection,
     which: &str,
@@ -549,8 +550,8 @@ fn approval_page(
     })
 }
 
-/// The next readable rows after a key. `read` returns the rows after a key with their keys, and
-/// `None` for each that cannot be read.
+/// Returns the next readable rows after a key. `read` returns the rows after a key with their keys,
+/// and `None` for each that cannot be read.
 fn readable<K, T>(
     mut after: K,
     limit: usize,
@@ -570,7 +571,7 @@ fn readable<K, T>(
     }
 }
 
-/// Rows that pages leave out, since a text in them is none.
+/// Returns the rows that pages omit, because a text in them is not UTF-8.
 fn unreadable_rows(database: &Connection) -> Result<Vec<DamagedRow>, LedgerError> {
     let mut found = Vec::new();
     for (table, columns) in
@@ -689,7 +690,8 @@ impl LedgerReads for SqliteReads {
     async fn queued(&self, caller: &str, call_id: &str) -> Result<Option<RawCall>, LedgerError> {
         let name = (caller.to_owned(), call_id.to_owned());
         self.run(move |reader| {
-            // There is one at most; fewer than the limit are the last page.
+            // At most one row exists. A page with fewer rows than the limit is the last one, so no
+            // further page is read.
             let found = calls(&reader.database, "(caller, call_id) = (?1, ?2)", Some(name), 2)?;
             Ok(found.into_iter().next())
         })

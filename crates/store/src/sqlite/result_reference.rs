@@ -11,7 +11,8 @@ use crate::{Unreadable, shorten};
 /// its offset in the receipt and its length follow, then the encoded rest of the log.
 const SHARED: u8 = 3;
 
-/// Encodes an agent log beside the receipt of its call; `None` if they share no part.
+/// Encodes an agent log without the part that it shares with the receipt of its call; `None` if
+/// they share no part.
 pub(super) fn pack(log: &str, receipt: &str) -> Result<Option<Vec<u8>>, LedgerError> {
     let Some(part) = Part::of(log, receipt) else { return Ok(None) };
     let Some(rest) = part.taken_from(log) else { return Ok(None) };
@@ -21,8 +22,8 @@ pub(super) fn pack(log: &str, receipt: &str) -> Result<Option<Vec<u8>>, LedgerEr
     Ok(Some(out))
 }
 
-/// The text of the agent log that is stored at `place`. `receipt` returns the text of a receipt by
-/// its id.
+/// Returns the text of the agent log that is stored at `place`. `receipt` returns the text of a
+/// receipt by its id.
 pub(super) fn unpack(
     stored: &[u8],
     place: i64,
@@ -46,8 +47,8 @@ pub(super) fn is_shared(stored: &[u8]) -> bool {
     stored.first() == Some(&SHARED)
 }
 
-/// The id of the receipt that a log names. The first match is the member itself: quotation marks in
-/// strings are escaped, and nested objects come later.
+/// Returns the id of the receipt that a log names. The first match is the member itself: quotation
+/// marks in strings are escaped, and nested objects follow later.
 fn receipt_id(log: &str) -> Option<&str> {
     let (_, after) = log.split_once("\"receiptId\":\"")?;
     after.split_once('"').map(|(id, _)| id)

@@ -36,7 +36,7 @@ pub(super) fn head(row: &Row<'_>) -> rusqlite::Result<WriterHead> {
     head_of(row, row.get(0)?, |at| row.get(at))
 }
 
-/// The head of the writer with this name; `text` reads a column.
+/// Returns the head of the writer with this name; `text` reads a column.
 pub(super) fn head_of(
     row: &Row<'_>,
     writer: String,
@@ -71,7 +71,8 @@ pub(super) fn call(row: &Row<'_>) -> rusqlite::Result<QueuedCall> {
         worker: row.get(6)?,
         deliveries: u32::try_from(row.get::<_, i64>(7)?).unwrap_or(u32::MAX),
         cancel: row.get(8)?,
-        // What is no JSON is no progress that was told either: its MAC does not fit.
+        // Progress that is not JSON is loaded as a string, and the MAC of the call does not match
+        // it.
         progress: progress.map(|text| serde_json::from_str(&text).unwrap_or(Value::String(text))),
         result: row.get(10)?,
         queued_by: place_of(row.get(11)?),
@@ -80,7 +81,7 @@ pub(super) fn call(row: &Row<'_>) -> rusqlite::Result<QueuedCall> {
     })
 }
 
-/// An unreadable place becomes one that no log has.
+/// Parses a place. An unreadable place becomes one that no log has.
 pub(super) fn place_of(text: Option<String>) -> Option<AuditPlace> {
     let nowhere = || AuditPlace { writer: String::new(), seq: u64::MAX };
     text.map(|text| serde_json::from_str(&text).unwrap_or_else(|_| nowhere()))
@@ -142,8 +143,8 @@ impl Transaction<'_> {
         Ok(Stored { receipt: receipt.into(), fence: fence.unsigned_abs(), owner_lost })
     }
 
-    /// The receipt of a row, for work on many: one that is damaged does not stop the others, and is
-    /// logged; `audit verify` reports it too.
+    /// Returns the receipt of a row, or `None` if it is damaged. A damaged receipt is logged and
+    /// does not stop the others; `audit verify` reports it too.
     pub(super) fn readable(&self, id: &str, row: ReceiptRow) -> Result<Option<Stored>, Failure> {
         match self.stored(id, row) {
             Err(Failure::Refused(error @ LedgerError::Damaged(_))) => {

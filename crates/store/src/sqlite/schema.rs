@@ -11,7 +11,8 @@ use crate::shorten;
 
 /// The newest version that this build knows.
 pub(super) const VERSION: i64 = 6;
-/// The first version whose records this build reads. What it lacks is written when a writer begins.
+/// The first version with records that this build reads. Missing data is written when a writer
+/// begins.
 pub(super) const READABLE: i64 = 5;
 
 const V1: &str = "
@@ -186,7 +187,7 @@ INSERT INTO digest_keys (key_id)
     ORDER BY place DESC LIMIT 1;
 ";
 
-/// Adds the places of the events that account for asynchronous calls, as JSON. `gone` has the
+/// Adds the places of the events that account for asynchronous calls, as JSON. `gone` contains the
 /// removed subtrees of logs, `stale` the blocks that pruning must examine again.
 const V4: &str = "
 ALTER TABLE queue ADD COLUMN queued_by TEXT;
@@ -196,10 +197,11 @@ CREATE TABLE gone (place INTEGER PRIMARY KEY, size INTEGER NOT NULL, root ANY NO
 CREATE TABLE stale (place INTEGER PRIMARY KEY) STRICT;
 ";
 
-/// Adds the MACs of asynchronous calls, which are taken in the order of their times.
+/// Adds the MACs of asynchronous calls, and an index for taking the calls in the order of their
+/// times.
 ///
-/// The ends of all logs are named again: an earlier version may have removed the event that named
-/// one for good.
+/// The ends of all logs are named again, because an earlier version may have removed the event that
+/// permanently named an end.
 const V5: &str = "
 UPDATE writers SET named = 0;
 ALTER TABLE queue ADD COLUMN mac TEXT;
@@ -209,7 +211,7 @@ ALTER TABLE writers DROP COLUMN renewed_ms;
 ";
 
 /// Drops the beginnings of logs that an earlier version removed, once a writer has taken them over.
-/// Before that, a writer finds what earlier versions left by this version.
+/// Until then, the version of the database shows a writer that such data exists.
 const V6: &str = "ALTER TABLE writers DROP COLUMN pruned;";
 
 /// Drops the tables of version 2 once their rows are migrated.
@@ -220,7 +222,7 @@ DROP TABLE keys_v2;
 DROP TABLE agent_logs_v2;
 ";
 
-/// The schema version of a database.
+/// Returns the schema version of a database.
 pub(super) fn version(connection: &Connection) -> rusqlite::Result<i64> {
     connection.query_row("PRAGMA user_version", [], |row| row.get(0))
 }
@@ -243,7 +245,7 @@ pub(super) fn migrate(connection: &mut Connection, to: i64) -> Result<i64, Migra
     Ok(found)
 }
 
-/// Why a migration failed; the database is unchanged then.
+/// An error of a migration; the database is then unchanged.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum MigrateError {
     #[error(transparent)]
@@ -252,9 +254,10 @@ pub(super) enum MigrateError {
     Record(#[from] LedgerError),
 }
 
-/// Migrates the rows of version 2. Their texts stay byte for byte, since digests cover them.
+/// Migrates the rows of version 2. Their texts stay identical byte for byte, since digests cover
+/// them.
 fn carry_over(transaction: &Transaction<'_>) -> Result<(), MigrateError> {
-    // Events of a writer without a row keep a log of their own, under another number.
+    // Events of a writer without a row get a separate log, under another number.
     transaction.execute_batch(
         "CREATE TEMP TABLE numbers AS SELECT writer, no FROM writers;
          INSERT INTO numbers SELECT writer, (SELECT coalesce(max(no), 0) FROM writers)
@@ -340,11 +343,11 @@ fn carry_over(transaction: &Transaction<'_>) -> Result<(), MigrateError> {
     Ok(())
 }
 
-/// The place of an event, from the number of its writer and its sequence number in that writer's
-/// log.
+/// Returns the place of an event, from the number of its writer and its sequence number in that
+/// writer's log.
 pub(super) fn place(writer: i64, seq: i64) -> i64 {
     (writer << SEQ_BITS) | seq
 }
 
-/// Bits of a place that hold the sequence number.
+/// Bits of a place that contain the sequence number.
 pub(super) const SEQ_BITS: u32 = 40;

@@ -11,11 +11,11 @@ use super::connection::BUSY;
 
 /// WAL pages after which a checkpoint is requested.
 const PAGES: i32 = 1_000;
-/// WAL pages from which the writer itself runs the checkpoint. Beside a busy writer a checkpoint
-/// may never be complete, and only a complete one lets the WAL restart.
+/// WAL pages from which the writer itself runs the checkpoint. A checkpoint that runs concurrently
+/// with a busy writer may never be complete, and only a complete one lets the WAL restart.
 const PAGES_MAX: i32 = 8_000;
 
-/// The channel by which a writer requests checkpoints; it holds one request.
+/// Creates the channel by which a writer requests checkpoints; it holds one request.
 pub(super) fn notices() -> (SyncSender<()>, Receiver<()>) {
     std::sync::mpsc::sync_channel(1)
 }

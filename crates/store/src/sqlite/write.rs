@@ -19,8 +19,8 @@ use super::transaction::{Transaction, failed};
 use super::{result_reference, schema};
 use crate::{Unreadable, shorten};
 
-/// The table of a receipt: open claims (running, waiting or in doubt), settled receipts,
-/// tombstones.
+/// The table of a receipt: open claims (running, waiting or with an unknown outcome), settled
+/// receipts, tombstones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Table {
     Open,
@@ -72,7 +72,7 @@ impl Transaction<'_> {
             let sql = "UPDATE writers SET checkpoint = ?2 WHERE writer = ?1";
             self.execute(sql, (self.writer, &named.note))?;
         }
-        // A lock file tells whether a writer lives; its lease needs no row.
+        // A lock file shows whether a writer is alive; its lease needs no row.
         if to.next_seq() != from.next_seq() {
             let sql = "UPDATE writers SET size = ?2, last_leaf = ?3, root = ?4 WHERE writer = ?1";
             let root = to.frontier().root().to_string();

@@ -1,4 +1,4 @@
-//! The command line of the records: `audit`, `store`, `logs`, `receipts`.
+//! Defines the command line of the records: `audit`, `store`, `logs`, `receipts`.
 //!
 //! Doc: formats.md#commands
 
@@ -25,26 +25,26 @@ pub(crate) enum Audit {
     Query {
         #[command(flatten)]
         filter: EventFilterArgs,
-        /// How to print.
+        /// The output format.
         #[arg(long, value_enum, default_value = "table")]
         format: EventFormat,
     },
-    /// Prints the newest events, and with `-f` those that follow.
+    /// Prints the newest events; with `-f`, also those that follow.
     Tail {
-        /// Go on as events are written.
+        /// Continue as events are written.
         #[arg(short, long)]
         follow: bool,
-        /// How many to begin with.
+        /// The number of events to begin with.
         #[arg(short = 'n', long, default_value_t = 20)]
         lines: usize,
-        /// How to print.
+        /// The output format.
         #[arg(long, value_enum, default_value = "table")]
         format: EventFormat,
     },
-    /// Counts and latencies of each tool.
+    /// Prints counts and latencies of each tool.
     #[command(after_help = "Example: toolbooth audit stats --since 24h")]
     Stats {
-        /// From this time on: RFC 3339, or so long ago, such as `1h` or `7d`.
+        /// From this time on: RFC 3339, or a duration before now, such as `1h` or `7d`.
         #[arg(long)]
         since: Option<String>,
         /// Before this time.
@@ -53,71 +53,70 @@ pub(crate) enum Audit {
         #[command(flatten)]
         shown: Shown,
     },
-    /// Writes every event: `jsonl` as they were hashed, for `verify --file`; `csv`; `ocsf`, one API
-    /// Activity a line, for a SIEM.
+    /// Writes all events: `jsonl` as hashed, for `verify --file`; `csv`; `ocsf`, an API Activity a line, for
+    /// a SIEM.
     #[command(
         after_help = "Examples:\n  toolbooth audit export > audit.jsonl\n  toolbooth audit export --format ocsf --since 1d --out today.ocsf.jsonl"
     )]
     Export {
-        /// The form.
+        /// The format.
         #[arg(long, value_enum, default_value = "jsonl")]
         format: ExportFormat,
-        /// From this time on; a part of a log cannot be verified.
+        /// From this time on; a partial log cannot be verified.
         #[arg(long)]
         since: Option<String>,
         /// Before this time.
         #[arg(long)]
         until: Option<String>,
-        /// The file to write, which must not be there (for Parquet, which is an optional feature of the
-        /// build, a folder); else standard output.
+        /// The file, which must not exist (Parquet, an optional feature: a folder); default: standard output.
         #[arg(long, value_name = "FILE")]
         out: Option<PathBuf>,
     },
-    /// Re-computes every digest, and names the first place where something is wrong.
+    /// Recomputes every digest and reports the first error.
     #[command(
         after_help = "Examples:\n  toolbooth audit verify\n  toolbooth audit verify --file audit.jsonl --key NAME+HASH+KEY --checkpoint kept.note\n  toolbooth audit verify --proof call.proof --key NAME+HASH+KEY"
     )]
     Verify {
-        /// The store to verify: a data folder or a URL; else the configured one.
+        /// The store to verify: a data folder or a URL; default: the configured one.
         #[arg(long, value_name = "FOLDER|URL")]
         store: Option<String>,
-        /// An export in JSON Lines instead.
+        /// Verify an export in JSON Lines instead.
         #[arg(long, value_name = "FILE", conflicts_with = "store")]
         file: Option<PathBuf>,
-        /// A key by which checkpoints must be signed, or a file with such keys; may be given more
-        /// than once. Else the keys are taken that the logs themselves name.
+        /// A key or a file of keys that must sign the checkpoints; can be repeated; default: the keys in the
+        /// logs.
         #[arg(long, value_name = "KEY|FILE")]
         key: Vec<String>,
-        /// A file with checkpoints that were kept outside.
+        /// A file with checkpoints that were stored outside.
         #[arg(long, value_name = "FILE")]
         checkpoint: Option<PathBuf>,
-        /// Check this proof alone; needs `--key`.
+        /// Check only this proof; needs `--key`.
         #[arg(long, value_name = "FILE", conflicts_with_all = ["store", "file", "checkpoint"])]
         proof: Option<PathBuf>,
         #[command(flatten)]
         shown: Shown,
     },
-    /// Writes a proof that a call is in the log that a checkpoint covers.
+    /// Writes a proof that the log of a checkpoint contains a call.
     #[command(after_help = "Example: toolbooth audit prove CALL_ID > call.proof")]
     Prove {
         /// The call.
         call: String,
     },
-    /// Writes a proof that the log of one checkpoint is the beginning of that of another.
+    /// Writes a proof that the log of one checkpoint is a prefix of the log of another.
     ProveConsistency {
-        /// A file with the earlier checkpoint; of several, its last one.
+        /// A file with the earlier checkpoint; if it contains several, the last one.
         first: PathBuf,
-        /// A file with the later one.
+        /// A file with the later checkpoint.
         second: PathBuf,
     },
-    /// Prints the keys by which the logs of this store are signed.
+    /// Prints the keys that sign the logs of this store.
     Keys {
         #[command(flatten)]
         shown: Shown,
     },
-    /// Takes a database that was put back from a backup as it is, and writes that down.
+    /// Accepts a database that was restored from a backup, and records that.
     AcceptRestore {
-        /// Also where the newest checkpoint of this folder is there.
+        /// Also if the database contains the newest checkpoint of this folder.
         #[arg(long)]
         anyway: bool,
         #[command(flatten)]
@@ -136,22 +135,22 @@ pub(crate) enum ExportFormat {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Store {
-    /// Copies the records into a new folder, whole, also while a gateway runs.
+    /// Copies all records into a new folder; a gateway can run meanwhile.
     #[command(after_help = "Example: toolbooth store backup /backups/toolbooth-2026-01-31")]
     Backup {
-        /// The folder, which must not be there.
+        /// The folder, which must not exist.
         to: PathBuf,
         #[command(flatten)]
         shown: Shown,
     },
-    /// Puts a backup in the place of the records; what was there is kept beside them.
+    /// Replaces the records by a backup; the old records are stored next to them.
     Restore {
         /// The folder of the backup.
         from: PathBuf,
         #[command(flatten)]
         shown: Shown,
     },
-    /// Gives space of removed records back to the disk.
+    /// Returns the space of removed records to the disk.
     Vacuum {
         #[command(flatten)]
         shown: Shown,
@@ -174,72 +173,72 @@ pub(crate) enum PruneWhat {
 
 #[derive(Debug, Args)]
 pub(crate) struct EventFilterArgs {
-    /// Of this tool.
+    /// Only this tool.
     #[arg(long)]
     pub(crate) tool: Option<String>,
-    /// Of this agent.
+    /// Only this agent.
     #[arg(long)]
     pub(crate) agent: Option<String>,
-    /// Of this caller.
+    /// Only this caller.
     #[arg(long)]
     pub(crate) caller: Option<String>,
-    /// With this status.
+    /// Only this status.
     #[arg(long, value_parser = ["succeeded", "failed", "denied", "not_configured"])]
     pub(crate) status: Option<String>,
-    /// With this error code.
+    /// Only this error code.
     #[arg(long)]
     pub(crate) code: Option<String>,
-    /// From this time on: RFC 3339, or so long ago, such as `1h` or `7d`.
+    /// From this time on: RFC 3339, or a duration before now, such as `1h` or `7d`.
     #[arg(long)]
     pub(crate) since: Option<String>,
     /// Before this time.
     #[arg(long)]
     pub(crate) until: Option<String>,
-    /// Of this call.
+    /// Only this call.
     #[arg(long)]
     pub(crate) call: Option<String>,
-    /// At most so many; the newest.
+    /// The maximum number; the newest are printed.
     #[arg(long, default_value_t = 1_000)]
     pub(crate) limit: usize,
 }
 
-/// Which agent logs.
+/// The filter of agent logs.
 #[derive(Debug, Args)]
 pub(crate) struct LogFilterArgs {
-    /// Of this tool.
+    /// Only this tool.
     #[arg(long)]
     pub(crate) tool: Option<String>,
-    /// Of this agent.
+    /// Only this agent.
     #[arg(long)]
     pub(crate) agent: Option<String>,
-    /// Of this caller.
+    /// Only this caller.
     #[arg(long)]
     pub(crate) caller: Option<String>,
-    /// With this error code.
+    /// Only this error code.
     #[arg(long)]
     pub(crate) code: Option<String>,
-    /// Of this turn.
+    /// Only this turn.
     #[arg(long)]
     pub(crate) turn: Option<u64>,
-    /// Of this phase.
+    /// Only this phase.
     #[arg(long)]
     pub(crate) phase: Option<String>,
-    /// Of this epic.
+    /// Only this epic.
     #[arg(long)]
     pub(crate) epic: Option<String>,
-    /// Of this call.
+    /// Only this call.
     #[arg(long)]
     pub(crate) call: Option<String>,
     /// Only errors (`true`), or only successes (`false`).
     #[arg(long)]
     pub(crate) error: Option<bool>,
-    /// From this time on: RFC 3339, or so long ago, such as `1h` or `7d`.
+    /// From this time on: RFC 3339, or a duration before now, such as `1h` or `7d`.
     #[arg(long)]
     pub(crate) since: Option<String>,
     /// Before this time.
     #[arg(long)]
     pub(crate) until: Option<String>,
-    /// At most so many; the newest.
+    /// The maximum number; the newest are printed.
     #[arg(long, default_value_t = 1_000)]
     pub(crate) limit: usize,
 }
@@ -266,52 +265,51 @@ pub(crate) enum Logs {
 pub(crate) enum Receipts {
     /// Prints receipts, newest first.
     List {
-        /// Of this tool.
+        /// Only this tool.
         #[arg(long)]
         tool: Option<String>,
-        /// Of this caller.
+        /// Only this caller.
         #[arg(long)]
         caller: Option<String>,
-        /// Of this call.
+        /// Only this call.
         #[arg(long)]
         call: Option<String>,
-        /// In this state.
+        /// Only this state.
         #[arg(long, value_parser = ["in_flight", "awaiting_input", "succeeded", "failed", "in_doubt"])]
         state: Option<String>,
-        /// Go on after this receipt.
+        /// Continue after this receipt.
         #[arg(long)]
         after: Option<String>,
-        /// At most so many.
+        /// The maximum number.
         #[arg(long, default_value_t = 100)]
         limit: usize,
         #[command(flatten)]
         shown: Shown,
     },
-    /// Settles a call of which nobody knows whether it took effect; what is said is what later
-    /// calls with its key get.
+    /// Resolves a call with an unknown outcome; later calls with its key get this result.
     #[command(
         after_help = "Example: toolbooth receipts resolve 0192… --as succeeded --result '{\"order\": 17}'"
     )]
     Resolve {
         /// The receipt's id.
         id: String,
-        /// What came of it.
+        /// The outcome of the call.
         #[arg(long = "as", value_enum, value_name = "OUTCOME")]
         outcome: ResolvedAs,
-        /// The result that later calls get: JSON, `@FILE`, or `-` for standard input.
+        /// The result for later calls: JSON, `@FILE`, or `-` for standard input.
         #[arg(long, value_name = "JSON|@FILE|-", allow_hyphen_values = true)]
         result: Option<String>,
         #[command(flatten)]
         shown: Shown,
     },
-    /// Removes old records: as `[retention]` says, or those from before a time. Keys that are held
-    /// stay held, and the audit log is shortened only up to a signed checkpoint.
+    /// Removes old records: by `[retention]`, or from before a time. Held keys remain held. The audit log is
+    /// shortened only up to a signed checkpoint.
     #[command(after_help = "Example: toolbooth receipts prune --before 90d --what logs")]
     Prune {
-        /// From before this time: RFC 3339, or so long ago, such as `90d`.
+        /// From before this time: RFC 3339, or a duration before now, such as `90d`.
         #[arg(long)]
         before: Option<String>,
-        /// Of which kind.
+        /// The kind of the records.
         #[arg(long, value_enum, default_value = "receipts", requires = "before")]
         what: PruneWhat,
         #[command(flatten)]
@@ -319,7 +317,7 @@ pub(crate) enum Receipts {
     },
     /// Shows one receipt.
     Show {
-        /// The receipt's id or its call's, or how one of them begins.
+        /// The id of the receipt or of its call, or a prefix of one of them.
         id: String,
         #[command(flatten)]
         shown: Shown,

@@ -1,4 +1,4 @@
-//! `call` and `plan`: through the same path as every front door.
+//! `call` and `plan`: run calls through the call path that every front door uses.
 
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -52,7 +52,7 @@ pub(super) async fn call(
     let (conversation, counterpart) = Conversation::pair(false);
     let cancel = counterpart.cancel.clone();
     let interrupted = tokio::spawn(async move {
-        // Interrupted once, the call is told to stop and still gets its receipt.
+        // The first interrupt cancels the call, which still receives its receipt.
         if tokio::signal::ctrl_c().await.is_ok() {
             cancel.cancel();
         }
@@ -113,8 +113,8 @@ pub(super) async fn call(
     Ok(succeeded)
 }
 
-/// Arguments as raw JSON. Text that is no JSON is wrong usage; what the gate refuses goes to the
-/// gate, so that the refusal is recorded.
+/// Returns arguments as raw JSON. Text that is not JSON is wrong usage. Other invalid arguments are passed to
+/// the gate, so that the rejection is recorded.
 fn arguments(text: &[u8]) -> Result<Box<RawValue>, Failure> {
     let wrong = |message: String| {
         Failure::new(USAGE, "invalid-json", message)
@@ -135,7 +135,7 @@ fn arguments(text: &[u8]) -> Result<Box<RawValue>, Failure> {
         .map_err(|error| wrong(format!("the arguments are no JSON: {error}")))
 }
 
-/// Asks the sources that may have a tool; none where it is known without asking.
+/// Asks the sources that can have a tool; none if the tool is already known.
 async fn find<'t>(offline: &OfflineGateway, tools: impl Iterator<Item = &'t str>) {
     let world = offline.worlds.now();
     let config = &offline.loaded.config;
@@ -143,7 +143,8 @@ async fn find<'t>(offline: &OfflineGateway, tools: impl Iterator<Item = &'t str>
     for tool in tools {
         let id = world.names().tool_id(tool);
         match world.registry().get(id).map(|known| known.source()) {
-            // Known from the lock or from its pin: whether it still is what was approved, its source says.
+            // The tool is known from the lock or from its pin. Only its source knows whether it is still the
+            // approved one.
             Some(Source::Mcp(server)) => {
                 servers.push(server.clone());
                 continue;
@@ -176,7 +177,7 @@ pub(super) async fn plan(
     caller_name: &str,
     format: Format,
 ) -> Result<bool, Failure> {
-    // A plan is an object; a path that is there needs no `@`.
+    // A plan is an object. An existing path needs no `@`.
     let text = match std::path::Path::new(given) {
         path if !given.trim_start().starts_with(['{', '@', '-']) && path.is_file() => {
             text_argument(&format!("@{given}"))?
@@ -195,7 +196,7 @@ pub(super) async fn plan(
             None => failure,
         }
     };
-    // Before a source is asked or a record begun.
+    // The check precedes all requests to sources and all records.
     check_plan(&plan, Limits::default().plan_steps_max).map_err(refused)?;
     report_assumptions(&loaded);
     let caller = caller(&loaded.config, caller_name)?;

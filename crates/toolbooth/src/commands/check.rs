@@ -1,4 +1,4 @@
-//! `init` and `check`.
+//! `init` and `check`: create a configuration and check a registry file.
 
 use std::path::{Path, PathBuf};
 
@@ -48,7 +48,7 @@ pub(super) async fn check(
         }
     };
     let name = path.display().to_string();
-    // What somebody names may be a pipe.
+    // A file that the caller names can be a pipe.
     let read = if loaded.is_some() { crate::files::read(&path) } else { std::fs::read(&path) };
     let text = read.map_err(|error| {
         Failure::usage(format!("the registry file cannot be read: {error}")).at(name.clone())
@@ -65,7 +65,7 @@ pub(super) async fn check(
         output::json(&json!({ "ok": ok, "findings": findings }));
         return Ok(ok);
     }
-    // A line with a secret is not shown, whatever else is wrong with it.
+    // A line that contains a secret is not shown for any finding.
     let secret: Vec<usize> = findings
         .iter()
         .filter(|finding| finding.code == "forbidden-secret-field")
@@ -88,7 +88,7 @@ pub(super) async fn check(
     Ok(ok)
 }
 
-/// Contracts that ask for less than the process that serves them has.
+/// Returns findings for contracts with a stricter sandbox than the process that serves them.
 async fn exceeding(loaded: Loaded, name: &str, text: &[u8]) -> Result<Vec<FileFinding>, Failure> {
     let offline = OfflineGateway::build(Trusted::starting_nothing(loaded)).await?;
     let finding = |(id, reason): (ToolId, String)| {
@@ -113,7 +113,7 @@ async fn exceeding(loaded: Loaded, name: &str, text: &[u8]) -> Result<Vec<FileFi
     Ok(findings)
 }
 
-/// A finding with the line that it is about and a caret under the place.
+/// Prints a finding with its line and a caret under the place.
 fn show(finding: &FileFinding, line: Option<&[u8]>) {
     let word = match finding.severity {
         Severity::Error => "error",
@@ -130,8 +130,8 @@ fn show(finding: &FileFinding, line: Option<&[u8]>) {
         let from = finding.column.saturating_sub(60);
         let part: String = line.iter().skip(from).take(120).collect();
         let caret = " ".repeat(finding.column - 1 - from.min(finding.column - 1));
-        // A character for a character, so that the caret stands where it belongs; what looks like
-        // a secret is not shown even where the guard has not come to it.
+        // Each character is replaced by one character to keep the caret position. A secret is hidden even if
+        // the guard has not reached it.
         let part = part.replace(char::is_control, " ");
         if secret_shapes::shapes().recognise(&part).is_some() {
             return;

@@ -1,4 +1,4 @@
-//! `doctor`: finds what is wrong before a user does, and says what to do.
+//! `doctor`: finds problems of the installation and shows how to fix them.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -102,7 +102,7 @@ fn of_failure(name: &str, failure: &Failure) -> Check {
     bad(name, "failed", format!("{}{place}", failure.message), remedy)
 }
 
-/// The HTTP door: its limits, and who may call through it.
+/// Checks the HTTP door: its limits, and the callers that it admits.
 fn http(loaded: &Loaded, checks: &mut Vec<Check>) {
     let http = &loaded.config.http;
     match door::limits(http) {
@@ -139,13 +139,13 @@ fn own_socket_is_known() -> bool {
         let (server, peer) = listener.accept()?;
         std::io::Result::Ok((client, server.local_addr()?, peer, server))
     };
-    // Both ends are held: once one is closed, the kernel names no owner.
+    // Both ends stay open, because the kernel reports no owner once one end is closed.
     connected().is_ok_and(|(_client, local, peer, _server)| {
         SocketDiagnostics::default().owner(peer, local) == PeerOwner::SameUser
     })
 }
 
-/// What this machine has to contain tools with, and the profiles that hold where none is written.
+/// Checks the sandbox support of this machine, and shows the default profiles.
 async fn sandbox(loaded: &Loaded, checks: &mut Vec<Check>) {
     let launcher = match crate::executors::launcher(loaded) {
         Ok(launcher) => launcher,
@@ -192,7 +192,7 @@ async fn sandbox(loaded: &Loaded, checks: &mut Vec<Check>) {
     }
 }
 
-/// A profile in one line.
+/// Describes a profile in one line.
 fn described(profile: &SandboxProfile, standing: bool) -> String {
     let fs = profile.fs.clone().unwrap_or_default();
     let write: Vec<&str> = fs.write.iter().map(|write| write.path.as_str()).collect();
@@ -271,7 +271,7 @@ async fn store(loaded: &Loaded, checks: &mut Vec<Check>) {
     });
 }
 
-/// What the mode of the lock means for the tools of sources.
+/// Describes the effect of the lock mode on the tools of sources.
 fn lock(offline: &OfflineGateway, before: &Lock) -> Check {
     if offline.catalogue.sources().next().is_none() {
         return ok("lock", "no tools that need one");
@@ -318,7 +318,7 @@ fn lock(offline: &OfflineGateway, before: &Lock) -> Check {
     }
 }
 
-/// What to do with a source that does not answer.
+/// Returns the hint for a source that does not respond.
 fn remedy_of(reason: &str) -> &'static str {
     if reason.contains("could not be started") || reason.contains("memory than it may") {
         "mend what is named, or its `sandbox`"
@@ -336,7 +336,7 @@ fn remedy_of(reason: &str) -> &'static str {
     }
 }
 
-/// The line that lets a server write the folders that its arguments name.
+/// Returns the setting that lets a server write to the folders that its arguments name.
 fn write_hint(loaded: &Loaded, source: &str) -> Option<String> {
     let name = source.strip_prefix("mcp:")?;
     let server = loaded.config.servers.get(name).filter(|server| server.sandbox.is_none())?;
@@ -352,7 +352,7 @@ fn write_hint(loaded: &Loaded, source: &str) -> Option<String> {
 }
 
 async fn sources(offline: &OfflineGateway, checks: &mut Vec<Check>) {
-    // Pins that the listings below would make are not kept.
+    // Pins from the listings below are not stored.
     let before = offline.worlds.now().approvals().lock.clone();
     offline.catalogue.want_states().await;
     for state in offline.catalogue.refresh_all().await {

@@ -1,4 +1,4 @@
-//! `lock`, `lock diff`, `lock approve`: what servers and commands say, approved by an operator.
+//! `lock`, `lock diff`, `lock approve`: compare and approve the tool descriptions of servers and commands.
 //!
 //! Doc: registry.md#the-lock
 
@@ -21,10 +21,10 @@ use crate::settings::{check_replicas, read_lock_file};
 use crate::terminal;
 use crate::trust::Trusted;
 
-/// What the sources say now, against the lock file, or the pins where there is none.
+/// The current listings of the sources, compared with the lock file, or with the pins if there is none.
 struct Compared {
     offline: OfflineGateway,
-    /// The mode, and the approved tools, as they were before the sources were asked.
+    /// The mode and the approved tools before the sources were asked.
     before: Lock,
     /// The approved tools that the sources are compared with.
     lock: LockFile,
@@ -39,7 +39,7 @@ impl Compared {
         let before = offline.worlds.now().approvals().lock.clone();
         let lock = match &before {
             Lock::File(lock) | Lock::FirstUse(lock) => lock.clone(),
-            // The file has no effect in this mode, and is still not written over unasked.
+            // The file has no effect in this mode, but it must not be overwritten without a request.
             Lock::Off => read_lock_file(&offline.loaded)?.unwrap_or_else(LockFile::empty),
             Lock::Missing => LockFile::empty(),
         };
@@ -56,7 +56,7 @@ impl Compared {
         let configured: Vec<&str> = states.iter().map(|state| state.source.as_str()).collect();
         let pinned = matches!(before, Lock::FirstUse(_));
         let answered = |source: &Source| {
-            // A source that is not configured any more has no tools, and keeps its pins.
+            // A source that is not configured any more has no tools, but its pins remain.
             (!pinned && !configured.contains(&source.to_string().as_str()))
                 || offline.catalogue.has_answered(source)
         };
@@ -64,7 +64,7 @@ impl Compared {
         let mut diffs = lock::diff(&lock, tools, world.objections(), answered);
         let items = world.items().iter().map(AsRef::as_ref);
         diffs.extend(lock::diff_items(&lock, items, world.objections(), answered));
-        // What is away is as it was approved.
+        // The tools of an unavailable source count as unchanged.
         diffs.retain(|diff| {
             let source = Source::parse(&diff.source);
             diff.change == Change::Removed
@@ -77,7 +77,7 @@ impl Compared {
         self.states.iter().all(|state| state.unhealthy.is_none())
     }
 
-    /// Whether the next listing of the source pins the tool, without anybody's approval.
+    /// Whether the next listing of the source pins the tool without an approval.
     fn is_first_use(&self, diff: &ToolDiff) -> bool {
         let Lock::FirstUse(pins) = &self.before else { return false };
         let is_item = lock::locked_id(&diff.tool_id).is_some();
@@ -99,7 +99,7 @@ impl Compared {
         }
     }
 
-    /// Records approvals, which count only once they are on record. Closes the frame and gives its
+    /// Records approvals, which are valid only once they are recorded. Closes the gateway and returns its
     /// configuration.
     async fn record(self, chosen: &[ToolDiff]) -> Result<Trusted, Failure> {
         let world = self.offline.worlds.now();
@@ -121,7 +121,8 @@ impl Compared {
                 }),
             });
             if let Err(failure) = runtime.record(AuditEventKind::ToolApproved, facts).await {
-                // Nothing is approved that is not on record; how the store closes changes nothing.
+                // An approval that is not recorded is not valid. An error of closing the store does not
+                // change that.
                 let _ = runtime.shut_down().await;
                 return Err(failure);
             }
@@ -131,7 +132,7 @@ impl Compared {
     }
 }
 
-/// Writes a file whole or not at all.
+/// Writes a file atomically.
 pub(super) fn replace_file(path: &Path, text: &str) -> Result<(), Failure> {
     crate::files::replace(path, text.as_bytes()).map_err(|error| {
         let message = format!("the file cannot be written: {error}");
@@ -139,14 +140,14 @@ pub(super) fn replace_file(path: &Path, text: &str) -> Result<(), Failure> {
     })
 }
 
-/// Writes the lock file with what was approved before and what is chosen, which is `all` that is
-/// different or a part of it.
+/// Writes the lock file with the previously approved tools and the chosen ones. `all` states whether the
+/// chosen ones are all differences.
 async fn write_lock(
     compared: Compared,
     chosen: &[ToolDiff],
     all: bool,
 ) -> Result<(String, LockFile), Failure> {
-    // Of pins, those of sources that are configured; the file is shared, the pins are not.
+    // Only the pins of configured sources are written, because the lock file is shared and the pins are not.
     let mut lock = match &compared.before {
         Lock::FirstUse(pins) => {
             pins.of_sources(|source| compared.states.iter().any(|state| state.source == source))
@@ -163,9 +164,9 @@ async fn write_lock(
     Ok((path.display().to_string(), lock))
 }
 
-/// Adds what is chosen to the pins, as they are now: another process may have pinned meanwhile.
+/// Adds the chosen tools to the current pins, because another process can have pinned tools meanwhile.
 ///
-/// A gateway that starts records those that are the `same`.
+/// A gateway that starts records the tools in `same`.
 async fn write_pins(
     compared: Compared,
     chosen: &[ToolDiff],
@@ -190,7 +191,7 @@ async fn write_pins(
     Ok(pins.path().display().to_string())
 }
 
-/// How many tools, and how many prompts, resources and templates a lock has.
+/// Returns the number of tools, and of prompts, resources and templates of a lock as text.
 fn counted(lock: &LockFile) -> String {
     match lock.items_len() {
         0 => format!("{} tool(s)", lock.len()),
@@ -215,7 +216,7 @@ pub(super) async fn lock(loaded: Trusted, all: bool, format: Format) -> Result<b
         return Ok(true);
     }
     let diffs = std::mem::take(&mut compared.diffs);
-    // A tool that its pin quarantines needs an approval of its own.
+    // A tool that its pin quarantines needs its own approval.
     let asks = |diff: &ToolDiff| {
         let pinned = match &compared.before {
             Lock::FirstUse(_) => {
@@ -302,15 +303,15 @@ pub(super) async fn diff(loaded: Trusted, format: Format) -> Result<bool, Failur
         crate::note("`toolbooth lock approve TOOL` accepts a change");
     }
     if same && !answered {
-        // Nothing differs, and not everything was seen.
+        // There is no difference, but not every source was checked.
         return Err(Failure::silent(OUT_OF_REACH));
     }
     Ok(same)
 }
 
-/// What an argument of `lock approve` names.
+/// The target of an argument of `lock approve`.
 enum Selection<'a> {
-    /// One tool; with a digest, as it was shown.
+    /// One tool, optionally with the digest that was shown.
     Tool(&'a str, Option<&'a str>),
     /// The tools of a source.
     Source(Source),
@@ -323,7 +324,7 @@ impl<'a> Selection<'a> {
         if let Some(source) = Source::parse(given).filter(Source::is_discovered) {
             return Ok(Self::Source(source));
         }
-        // A URI may have every character; its digest is hexadecimal.
+        // A URI can contain any character, but its digest is hexadecimal.
         if lock::locked_id(given).is_some() {
             let digest = given.rsplit_once('@').filter(|(_, digest)| {
                 digest.len() >= 8 && digest.bytes().all(|b| b.is_ascii_hexdigit())
@@ -355,7 +356,7 @@ impl<'a> Selection<'a> {
     }
 }
 
-/// The differences that arguments name.
+/// Returns the differences that the arguments name.
 fn choose(
     compared: &Compared,
     named: &[(String, Selection<'_>)],
@@ -379,7 +380,7 @@ fn choose(
         for diff in found {
             let now = diff.source_digest.as_deref().unwrap_or_default();
             match named {
-                // `TOOL@DIGEST` approves what was shown, and nothing that the source says since.
+                // `TOOL@DIGEST` approves only the description that was shown, not a later one.
                 Selection::Tool(tool, Some(shown))
                     if shown.len() < 8 || !now.starts_with(shown) =>
                 {
@@ -407,14 +408,14 @@ fn choose(
     Ok(chosen)
 }
 
-/// The id that is meant: an item's without its kind, before all that is only near.
+/// Returns the closest id. An item's id without its kind precedes all similar ids.
 fn meant<'k>(given: &str, known: &[&'k str]) -> Option<&'k str> {
     let mut ids = known.iter().copied();
     let item = ids.find(|id| lock::locked_id(id).is_some_and(|(_, own)| own == given));
     item.or_else(|| nearest(given, known.iter().copied()))
 }
 
-/// No tool is what an argument names.
+/// Returns the failure for an argument that matches no tool.
 fn unknown(compared: &Compared, given: &str, named: &Selection<'_>) -> Failure {
     let Selection::Tool(tool, _) = named else {
         let message = format!("no source lists a tool of `{given}`; nothing was approved");
@@ -449,7 +450,7 @@ pub(super) async fn approve(
         LockMode::FirstUse => check_replicas(&loaded)?,
         LockMode::File => (),
     }
-    // A digest says what is approved; where one is missing, somebody has to have seen it.
+    // A digest identifies the approved description. Without one, a user must see it.
     let shown = named.iter().all(|(_, named)| matches!(named, Selection::Tool(_, Some(_))));
     let asks = !yes && !shown;
     if asks && !terminal::can_ask(format) {
@@ -477,7 +478,7 @@ pub(super) async fn approve(
         crate::note("nothing was approved");
         return Ok(false);
     }
-    // What is as it was pinned is recorded again, where an event may be missing.
+    // Unchanged tools are recorded again, because their event can be missing.
     let same: Vec<&str> = named
         .iter()
         .filter_map(|(_, named)| match named {

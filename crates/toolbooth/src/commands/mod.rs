@@ -1,4 +1,4 @@
-//! The commands, one file for each room of the house.
+//! The commands, one file for each area.
 
 mod audit;
 mod call;
@@ -21,7 +21,7 @@ use crate::failure::Failure;
 use crate::offline::{self, OfflineGateway};
 use crate::trust::{Gate, Trusted, UNTRUSTED};
 
-/// Runs a command; `false` where the call or check failed.
+/// Runs a command; `false` if the call or check failed.
 pub(crate) async fn run(cli: Cli) -> Result<bool, Failure> {
     let Cli { global, command } = cli;
     let (configuration, data) = (global.config.as_deref(), global.data.as_deref());
@@ -117,7 +117,7 @@ async fn offline(loaded: Trusted) -> Result<OfflineGateway, Failure> {
     OfflineGateway::build(loaded).await
 }
 
-/// A caller that the command line names: the user of this machine, or one from `[callers]`.
+/// Returns a caller that the command line names: the user of this machine, or one from `[callers]`.
 pub(crate) fn caller(
     config: &config::Config,
     name: &str,
@@ -138,7 +138,7 @@ pub(crate) fn caller(
     })
 }
 
-/// Text that is given as it is, as `@FILE`, or on standard input.
+/// Returns an argument that is literal text, `@FILE`, or `-` for standard input.
 pub(crate) fn text_argument(given: &str) -> Result<Vec<u8>, Failure> {
     use std::io::Read;
     const BYTES_MAX: u64 = 64 << 20;

@@ -1,4 +1,4 @@
-//! Parquet, partitioned by day: for those who ask large questions of old logs.
+//! Exports events as Parquet, partitioned by day, for large queries on old logs.
 //!
 //! Doc: records.md#exports
 
@@ -21,12 +21,12 @@ use toolbooth_proxy::Operations;
 use super::records::unreadable;
 use crate::failure::Failure;
 
-/// Rows of one row group.
+/// The number of rows in a row group.
 const GROUP: usize = 10_000;
-/// Files that are open at once; more days begin further files.
+/// The maximum number of open files; further days begin further files.
 const OPEN_MAX: usize = 64;
 
-/// The columns; those that are texts are members of the event.
+/// The columns. Text columns are members of the event.
 const SCHEMA: &str = "message event {
     REQUIRED BYTE_ARRAY writer (UTF8);
     REQUIRED INT64 seq;
@@ -49,7 +49,7 @@ const SCHEMA: &str = "message event {
     REQUIRED BYTE_ARRAY body (UTF8);
 }";
 
-/// One day's file, and the rows that wait for it.
+/// The file of one day, and its pending rows.
 struct Day {
     writer: SerializedFileWriter<File>,
     rows: Vec<Value>,
@@ -59,7 +59,7 @@ struct Partitions {
     folder: PathBuf,
     schema: Arc<Type>,
     open: BTreeMap<String, Day>,
-    /// How many files each day has.
+    /// The number of files of each day.
     parts: BTreeMap<String, usize>,
 }
 
@@ -174,7 +174,7 @@ fn write_group(day: &mut Day) -> Result<(), ParquetError> {
                     .flatten()
                     .map(|value| ByteArray::from(value.as_str().unwrap_or_default()))
                     .collect();
-                // A required member that is missing would shift its column.
+                // A missing required member would shift its column.
                 let values = if optional || values.len() == rows.len() {
                     values
                 } else {
@@ -191,7 +191,7 @@ fn write_group(day: &mut Day) -> Result<(), ParquetError> {
     group.close().map(drop)
 }
 
-/// Writes all events into a new folder, one partition a day.
+/// Writes all events into a new folder, one partition per day.
 pub(super) async fn export(
     operations: &Operations,
     (since, until): (Option<String>, Option<String>),
@@ -205,7 +205,7 @@ pub(super) async fn export(
     while let Some(page) = exporter.page().await.map_err(unreadable)? {
         for line in &page {
             let Line::Event(entry) = line else { continue };
-            // What cannot be read is for `verify` to tell.
+            // `verify` reports unreadable events.
             let Ok(event) = serde_json::from_str::<Value>(&entry.bytes) else { continue };
             let time = event.get("time").and_then(Value::as_str).unwrap_or_default();
             let within = since.as_deref().is_none_or(|since| time >= since)

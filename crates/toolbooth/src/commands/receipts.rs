@@ -1,4 +1,4 @@
-//! `receipts`: reading them, settling doubts, removing what is old.
+//! `receipts`: reads receipts, resolves unknown outcomes, removes old records.
 //!
 //! Doc: records.md#retention
 
@@ -145,9 +145,9 @@ pub(super) async fn receipts(loaded: Trusted, command: Receipts) -> Result<bool,
     }
 }
 
-/// The receipt that is meant: by its id, by its call's, or by how one of them begins.
+/// Returns the receipt with this id, with this call's id, or with an id that begins with this prefix.
 async fn find(operations: &Operations, id: &str) -> Result<Option<Receipt>, Failure> {
-    /// Fewer characters say too little.
+    /// A shorter prefix is too ambiguous.
     const PREFIX_MIN: usize = 4;
     const SHOWN_MAX: usize = 10;
     let whole = operations.receipt(id).await.map_err(unreadable)?;
@@ -181,7 +181,7 @@ async fn find(operations: &Operations, id: &str) -> Result<Option<Receipt>, Fail
     }
 }
 
-/// Removes old records, step by step, so that calls go on in between.
+/// Removes old records in steps, so that calls continue in between.
 pub(super) async fn prune(
     runtime: &Runtime,
     wanted: Vec<(PruneKind, String)>,

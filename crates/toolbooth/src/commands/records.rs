@@ -1,4 +1,4 @@
-//! `logs`, and what all commands that read records share.
+//! `logs`, and functions shared by all commands that read records.
 
 use serde::Serialize;
 use serde_json::Value;
@@ -13,7 +13,7 @@ use crate::records;
 use crate::times::time;
 use crate::trust::Trusted;
 
-/// The records; `None` where nothing was ever recorded.
+/// Opens the records; `None` if nothing was ever recorded.
 pub(super) async fn open(loaded: &Loaded) -> Result<Option<Operations>, Failure> {
     match records::reads(loaded, None).await? {
         Some(reads) => records::operations(reads).map(Some),
@@ -21,7 +21,7 @@ pub(super) async fn open(loaded: &Loaded) -> Result<Option<Operations>, Failure>
     }
 }
 
-/// The records, for commands that have nothing to do without them.
+/// Opens the records for commands that require them.
 pub(super) async fn need(loaded: &Loaded) -> Result<Operations, Failure> {
     open(loaded)
         .await?
@@ -32,7 +32,7 @@ pub(super) fn unreadable(error: toolbooth_audit::LedgerError) -> Failure {
     Failure::store(error.to_string())
 }
 
-/// Tells which rows cannot be read. Returns whether there are none.
+/// Reports damaged rows. Returns whether there are none.
 pub(super) fn whole(damaged: &[DamagedRow]) -> bool {
     for row in damaged {
         crate::note(&format!("{row}; `toolbooth audit verify` looks at the whole store"));

@@ -1,4 +1,4 @@
-//! `serve` and `stdio`: the front doors, until they are told to stop.
+//! `serve`, `stdio` and `worker`: run until they are stopped.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -32,22 +32,22 @@ use crate::settings;
 use crate::times::time;
 use crate::trust::{TrustFile, Trusted};
 
-/// How often the registry file is looked at.
+/// The interval between checks of the registry file.
 const WATCH_EVERY: Duration = Duration::from_millis(500);
-/// How often sources that cannot tell are asked again, where nothing is said.
+/// The default polling interval of sources that do not report changes.
 const INTERVAL: Duration = Duration::from_secs(60);
 
-/// How long the doors wait for sources of which nothing is known; clients are told of later ones.
-/// They do not wait for sources whose tools are known from the lock or from pins.
+/// How long the doors wait for unknown sources; clients are notified of later ones. The doors do not wait for
+/// sources with tools that are known from the lock or from pins.
 const START_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Asynchronous calls that `serve` runs at once, where nothing is said.
+/// The default number of concurrent asynchronous calls of `serve`.
 const WORKERS: usize = 4;
-/// How often it is looked whether a checkpoint is due.
+/// The interval between checks whether a checkpoint is due.
 const CHECKPOINT_LOOK: Duration = Duration::from_millis(500);
-/// How often old records are looked for.
+/// The interval between removals of old records.
 const RETAIN_EVERY: Duration = Duration::from_secs(600);
-/// How long asynchronous calls that have ended are kept, where nothing is said.
+/// The default retention of completed asynchronous calls.
 const CALLS_KEPT: &str = "1d";
 
 struct Signals {
@@ -136,7 +136,7 @@ pub(super) async fn serve(loaded: Trusted, listen: Option<String>) -> Result<boo
         ended = async {
             let closed = runtime.shut_down().await;
             ending.cancel();
-            // Streams end with the token; a client that does not hang up is left.
+            // Streams end with the token. A client that does not disconnect is abandoned.
             let _ = tokio::time::timeout(Duration::from_secs(3), serving).await;
             closed
         } => ended,
@@ -177,7 +177,7 @@ pub(super) async fn stdio(loaded: Trusted, toolset: Option<String>) -> Result<bo
         () = signals.received() => (Ok(()), true),
     };
     let patience = async {
-        // A client that has closed the input may say so once more by a signal.
+        // A client that has closed the input can also send a signal.
         if !signalled {
             signals.received().await;
         }
@@ -198,7 +198,7 @@ pub(super) async fn stdio(loaded: Trusted, toolset: Option<String>) -> Result<bo
     })
 }
 
-/// Tells a client why the gateway does not start: an editor that started it shows no standard error.
+/// Reports to a client why the gateway does not start, because an editor does not show standard error.
 pub(super) async fn refuse_stdio(failure: Failure) -> Result<bool, Failure> {
     let hint = failure.hint.as_deref().unwrap_or_default();
     let place = failure.path.as_deref().unwrap_or_default();
@@ -210,7 +210,7 @@ pub(super) async fn refuse_stdio(failure: Failure) -> Result<bool, Failure> {
     Err(failure)
 }
 
-/// Whether there is a tool set of this name.
+/// Rejects the name of an unknown tool set.
 fn check_toolset(loaded: &Loaded, name: &str) -> Result<(), Failure> {
     let known = &loaded.config.toolsets;
     if known.contains_key(name) {
@@ -224,7 +224,7 @@ fn check_toolset(loaded: &Loaded, name: &str) -> Result<(), Failure> {
     }))
 }
 
-/// What is done once before the doors open: sources asked, the registry noted.
+/// Runs once before the doors open: asks the sources and records the registry.
 async fn begin(runtime: &Runtime) {
     let world = runtime.offline.worlds.now();
     let from_file = world.registry().iter().filter(|tool| *tool.source() == Source::File).count();
@@ -256,7 +256,7 @@ async fn begin(runtime: &Runtime) {
     offline::report_lock(&runtime.offline);
 }
 
-/// What goes on while the doors are open.
+/// Runs the periodic tasks while the doors are open.
 async fn maintain(runtime: Arc<Runtime>) {
     let interval =
         runtime.offline.loaded.config.discovery.interval_ms.map_or(INTERVAL, Duration::from_millis);
@@ -282,7 +282,7 @@ async fn maintain(runtime: Arc<Runtime>) {
     let freshening = catalogue.keep_fresh(interval.max(Duration::from_millis(100)));
     let noting = async {
         let mut changes = runtime.offline.catalogue.changes();
-        // What came between the start and this was told to nobody.
+        // Changes between the start and this subscription caused no notification.
         runtime.note_discovered().await;
         while changes.changed().await.is_ok() {
             runtime.note_discovered().await;
@@ -300,7 +300,8 @@ async fn maintain(runtime: Arc<Runtime>) {
     tokio::join!(renewing, freshening, others);
 }
 
-/// Which records are old; asynchronous calls are so after a time, whatever `[retention]` says.
+/// Returns the records that are old. Asynchronous calls expire after a default time without a `[retention]`
+/// setting.
 fn retained(loaded: &Loaded) -> Result<Vec<(PruneKind, String)>, Failure> {
     let mut wanted = retention::retained(loaded)?;
     if loaded.config.retention.calls.is_none() {
@@ -310,7 +311,7 @@ fn retained(loaded: &Loaded) -> Result<Vec<(PruneKind, String)>, Failure> {
     Ok(wanted)
 }
 
-/// Removes what is old, now and then.
+/// Removes old records periodically.
 async fn retain(runtime: &Runtime) {
     let loaded = &runtime.offline.loaded;
     loop {
@@ -335,7 +336,7 @@ async fn retain(runtime: &Runtime) {
     }
 }
 
-/// Runs asynchronous calls until it is told to stop.
+/// Runs asynchronous calls until it is stopped.
 pub(super) async fn worker(loaded: Trusted, at_once: u32) -> Result<bool, Failure> {
     report_assumptions(&loaded);
     let mut signals = Signals::new()?;
@@ -378,7 +379,7 @@ async fn reload_on_signal(runtime: &Runtime) {
     }
 }
 
-/// What tells one state of a file from another.
+/// The metadata that identifies one version of a file.
 type Stamp = Option<(u64, u64, u64, Option<std::time::SystemTime>)>;
 
 fn stamp(path: &Path) -> Stamp {
@@ -387,18 +388,18 @@ fn stamp(path: &Path) -> Stamp {
     Some((data.dev(), data.ino(), data.len(), data.modified().ok()))
 }
 
-/// A good edit of the registry file, of the lock or of the pins is live within a second; a bad one
-/// is reported and what was good last stays.
+/// Applies a valid edit of the registry file, of the lock or of the pins within a second. Reports an invalid
+/// edit and continues with the last valid version.
 async fn watch_files(runtime: &Runtime) {
     let loaded = &runtime.offline.loaded;
     let (registry, lock, pins) = (loaded.registry().0, loaded.lock(), loaded.pins().path());
     let trusted = TrustFile::of_user();
     let trusted = trusted.as_ref().map(TrustFile::path);
-    // The first look finds all of them new: they may have changed since they were read at start.
+    // The first check treats all files as new, because they can have changed since they were read at start.
     let mut known: ([Stamp; 2], [Stamp; 2]) = ([None, None], [None, None]);
     loop {
         tokio::time::sleep(WATCH_EVERY).await;
-        // What the registry file gives is used once it is trusted.
+        // The content of the registry file is used once it is trusted.
         let now = ([stamp(&registry), trusted.and_then(stamp)], [stamp(&lock), stamp(&pins)]);
         if now.0 != known.0 {
             reload_registry(runtime).await;
@@ -410,8 +411,8 @@ async fn watch_files(runtime: &Runtime) {
     }
 }
 
-/// Uses what was approved while the doors are open. A lock or pins that are gone approve as
-/// before: taking the file away must not open what it closed.
+/// Applies approvals while the doors are open. If the lock or the pins are missing, the previous approvals
+/// remain, because removing the file must not approve the tools that it rejected.
 async fn reload_lock(runtime: &Runtime) {
     let loaded = &runtime.offline.loaded;
     let read = |now: &Approvals| match settings::approvals(loaded) {

@@ -1,4 +1,4 @@
-//! `store`: copying the records, putting a copy back, giving space back.
+//! `store`: backs up and restores the records, and returns unused space.
 
 use serde_json::json;
 use toolbooth_contracts::causes::with_causes;

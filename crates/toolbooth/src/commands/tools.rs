@@ -1,4 +1,4 @@
-//! `list`, `search`, `show`, `discover`, `export`, `coverage`.
+//! `list`, `search`, `show`, `discover`, `export`, `coverage`: show and export tools.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ use crate::failure::{FAILED, Failure};
 use crate::offline::{OfflineGateway, remember_names, report_first_uses};
 use crate::output::{self, Format};
 
-/// Asks every source and works out the state of every tool.
+/// Asks every source and determines the state of every tool.
 async fn everything(offline: &OfflineGateway) {
     offline.catalogue.want_states().await;
     offline.catalogue.refresh_all().await;
@@ -187,7 +187,7 @@ pub(super) async fn discover(
     let ok = states.iter().all(|state| state.unhealthy.is_none());
     let mut written = None;
     if write {
-        // What is in quarantine is to be read first.
+        // A quarantined tool must be reviewed first.
         let trusted: Vec<&ToolContract> = tools
             .iter()
             .filter(|tool| !matches!(world.status(tool), ToolStatus::Quarantined(_)))
@@ -236,7 +236,7 @@ pub(super) async fn discover(
     Ok(ok)
 }
 
-/// Adds contracts to the registry file; those whose id is there already stay as they are.
+/// Adds contracts to the registry file. Existing contracts with the same id are unchanged.
 pub(super) fn write_contracts(
     offline: &OfflineGateway,
     contracts: &[&ToolContract],
@@ -328,8 +328,8 @@ pub(super) async fn coverage(
     probe: bool,
     format: Option<CoverageFormat>,
 ) -> Result<bool, Failure> {
-    // With a lock file the approved tools are known, and nothing is started to count them. Pins
-    // are of this machine: a report that rests on them could not be compared with another's.
+    // With a lock file the approved tools are known, so no source is started to count them. Pins belong to
+    // this machine, so a report based on them is not comparable with another machine's report.
     if probe || !matches!(offline.worlds.now().approvals().lock, Lock::File(_)) {
         everything(&offline).await;
     }

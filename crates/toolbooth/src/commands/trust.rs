@@ -1,4 +1,4 @@
-//! `trust`: shows what a configuration starts, and keeps that a person trusts it.
+//! `trust`: shows the processes and access of a configuration, and records its trust.
 //!
 //! Doc: trust.md#commands
 
@@ -12,25 +12,25 @@ use crate::output::{self, Format};
 use crate::terminal;
 use crate::trust::{Judged, TrustFile};
 
-/// What is done with a configuration.
+/// The action on a configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wish {
-    /// It is shown, and trusted if somebody says yes.
+    /// Shows it, and trusts it after confirmation.
     Ask,
-    /// It is shown, and trusted.
+    /// Shows it, and trusts it.
     Yes,
-    /// It is shown.
+    /// Shows it.
     Show,
 }
 
-/// The configuration file that is meant: a file, one in a folder, or the one that is used.
+/// Returns the selected configuration file: a file, one in a folder, or the one in use.
 fn file(given: Option<&Path>, configuration: Option<&Path>) -> Result<PathBuf, Failure> {
     let file = match given {
         Some(path) if path.is_dir() => path.join(config::FILE),
         Some(path) => path.to_owned(),
         None => config::place(configuration)?,
     };
-    // A registry file alone is used too.
+    // A registry file without a configuration is used too.
     let beside = file.parent().map(|folder| folder.join(config::REGISTRY));
     if file.is_file() || beside.is_some_and(|registry| registry.is_file()) {
         return Ok(file);
@@ -57,7 +57,7 @@ pub(super) fn trust(
     let shown = path.display();
     let is_trusted = match wish {
         Wish::Show => was_trusted,
-        // What is in it now is kept, so that what is gone is asked for when it comes back.
+        // The stored state is updated, so that a removed entry that returns is asked for again.
         _ if was_trusted => judged.keep(|_| true).map(|()| true)?,
         Wish::Yes => judged.keep(|_| true).map(|()| true)?,
         Wish::Ask if !terminal::can_ask(format) => {
@@ -86,7 +86,7 @@ pub(super) fn trust(
     Ok(is_trusted)
 }
 
-/// Prints the configurations that are trusted.
+/// Prints the trusted configurations.
 pub(super) fn list(format: Format) -> Result<bool, Failure> {
     let contents = match TrustFile::of_user() {
         Some(own) => own.read()?,
@@ -114,7 +114,7 @@ pub(super) fn list(format: Format) -> Result<bool, Failure> {
     Ok(true)
 }
 
-/// Forgets that a configuration is trusted; it may be gone.
+/// Removes the trust of a configuration, which can be deleted already.
 pub(super) fn forget(
     given: Option<&Path>,
     configuration: Option<&Path>,

@@ -1,4 +1,4 @@
-//! The tools that come with the gateway: `[builtin]`.
+//! The settings of the built-in tools: `[builtin]`.
 //!
 //! Doc: configuration.md
 
@@ -6,22 +6,22 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use std::path::PathBuf;
 
-/// The tools that are compiled in.
+/// The built-in tools.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Builtin {
-    /// Folders that files are read beneath; absent = the working directory.
+    /// Folders from which files can be read; absent = the working directory.
     pub(crate) roots: Option<Vec<PathBuf>>,
-    /// Where searches go.
+    /// Web search.
     pub(crate) web_search: WebSearch,
 }
 
-/// Where searches go.
+/// The web search endpoint.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct WebSearch {
-    /// A URL that answers in the SearXNG JSON form.
+    /// The URL of an endpoint that responds in the SearXNG JSON format.
     pub(crate) endpoint: Option<String>,
-    /// How long an answer may take, in milliseconds.
+    /// Timeout of a response, in milliseconds.
     pub(crate) timeout_ms: Option<u64>,
 }

@@ -34,21 +34,21 @@ pub(crate) struct Config {
     pub(crate) registry: Option<PathBuf>,
     /// Which discovered tools are approved.
     pub(crate) lock: super::lock::Lock,
-    /// Where records are kept.
+    /// The store of the records.
     pub(crate) store: Store,
-    /// The two switches.
+    /// The feature flags.
     pub(crate) flags: Flags,
-    /// Who may call what.
+    /// The tools that can be called.
     pub(crate) policy: Policy,
-    /// What permissions require.
+    /// Requirements of permissions.
     pub(crate) permissions: BTreeMap<String, Permission>,
-    /// Bounds of the path.
+    /// Limits of the call path.
     pub(crate) proxy: Proxy,
     /// The MCP front door.
     pub(crate) mcp: Mcp,
     /// The HTTP front door.
     pub(crate) http: Http,
-    /// What doors of their own show.
+    /// Tool sets, each with a front door of its own.
     pub(crate) toolsets: BTreeMap<String, ToolSet>,
     /// Named sets of rights.
     pub(crate) callers: BTreeMap<String, Caller>,
@@ -60,20 +60,20 @@ pub(crate) struct Config {
     pub(crate) runtimes: BTreeMap<String, Runtime>,
     /// Commands that list and run tools.
     pub(crate) commands: BTreeMap<String, CommandPair>,
-    /// How sources are asked.
+    /// How tools are discovered.
     pub(crate) discovery: Discovery,
-    /// What trust levels mean.
+    /// The meaning of trust levels.
     pub(crate) trust: Trust,
-    /// How processes are contained.
+    /// Sandbox settings.
     pub(crate) sandbox: super::sandbox::Sandboxes,
-    /// The tools that are compiled in.
+    /// The built-in tools.
     pub(crate) builtin: Builtin,
-    /// What agents are shown of results.
+    /// The part of results that agents see.
     pub(crate) results: ShownResults,
-    /// What receipts keep.
+    /// The content of receipts.
     pub(crate) receipts: Receipts,
     /// Agent logs and checkpoints.
     pub(crate) audit: Audit,
-    /// How long records are kept.
+    /// How long records are stored.
     pub(crate) retention: Retention,
 }

@@ -1,4 +1,4 @@
-//! What doors take and show: `[proxy]`, `[mcp]`, `[http]`.
+//! The settings of the front doors and of the call path: `[proxy]`, `[mcp]`, `[http]`.
 //!
 //! Doc: configuration.md
 
@@ -13,35 +13,35 @@ use toolbooth_registry::wire::Prefix;
 use toolbooth_server::Listing;
 use toolbooth_server::auth::Loopback;
 
-/// Where to listen, where nothing is said.
+/// The default address to listen on.
 pub(crate) const LISTEN: &str = "127.0.0.1:7717";
 
-/// Bounds of the path.
+/// Limits of the call path.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Proxy {
-    /// Calls at once.
+    /// Concurrent calls.
     pub(crate) in_flight_max: Option<usize>,
     /// Bytes of arguments.
     pub(crate) argument_bytes_max: Option<usize>,
     /// Bytes of a result.
     pub(crate) result_bytes_max: Option<usize>,
-    /// What a result that does not fit its schema means.
+    /// The handling of a result that does not match its schema.
     pub(crate) output: OutputRule,
-    /// When a tool starts that an operator marked `readOnly`: once its claim is durable, or at once.
-    /// Calls with a key always wait.
+    /// When a tool starts that an operator marked `readOnly`: after its claim is durable, or at once. Calls
+    /// with a key always wait.
     pub(crate) intent: Intent,
-    /// The same for single tools or patterns; the narrower one decides.
+    /// The same for single tools or patterns; the narrower pattern applies.
     pub(crate) intents: BTreeMap<ToolPattern, Intent>,
-    /// How long running calls may take at the end, in milliseconds.
+    /// How long running calls can continue during shutdown, in milliseconds.
     pub(crate) shutdown_grace_ms: Option<u64>,
-    /// The longest that a tool may run where its progress starts its time anew, in milliseconds.
+    /// The maximum run time of a tool that resets its timeout by progress, in milliseconds.
     pub(crate) progress_cap_ms: Option<u64>,
-    /// How long a tool's question waits for its answer, in milliseconds.
+    /// How long a tool waits for input, in milliseconds.
     pub(crate) input_patience_ms: Option<u64>,
-    /// Asynchronous calls that may wait.
+    /// The maximum number of waiting asynchronous calls.
     pub(crate) queued_max: Option<usize>,
-    /// Asynchronous calls that `serve` runs at once; 0 leaves them to `toolbooth worker`.
+    /// Concurrent asynchronous calls of `serve`; 0 leaves them to `toolbooth worker`.
     pub(crate) workers: Option<usize>,
 }
 
@@ -49,13 +49,13 @@ pub(crate) struct Proxy {
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Mcp {
-    /// How tools are named on the wire.
+    /// The form of tool names on the wire.
     pub(crate) names: Naming,
-    /// Whether names of upstream tools begin with their server's.
+    /// Whether names of upstream tools begin with the name of their server.
     pub(crate) prefix: Prefix,
-    /// What `tools/list` gives.
+    /// The content of `tools/list`.
     pub(crate) listing: Listing,
-    /// The server whose resource URIs are shown as they are, without its name before them.
+    /// The server with resource URIs that are shown unchanged, without the server name as prefix.
     pub(crate) bare_uris: Option<String>,
 }
 
@@ -63,35 +63,35 @@ pub(crate) struct Mcp {
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Http {
-    /// Where to listen.
+    /// The address to listen on.
     pub(crate) listen: Option<String>,
-    /// Whose loopback connections call without credentials.
+    /// The loopback connections that can call without credentials.
     pub(crate) loopback: Loopback,
-    /// Connections at once; absent = 16384, or what the limit of open files allows.
+    /// Concurrent connections; absent = 16384, or a lower number that the limit of open files allows.
     pub(crate) connections_max: Option<usize>,
     /// Time for a request's head from its first byte, in milliseconds.
     pub(crate) header_timeout_ms: Option<u64>,
     /// Time for a request's body, in milliseconds.
     pub(crate) body_timeout_ms: Option<u64>,
-    /// Time in which a client must take some of its answer, in milliseconds.
+    /// Time in which a client must accept part of its response, in milliseconds.
     pub(crate) write_timeout_ms: Option<u64>,
-    /// Bytes of request bodies that are held over all connections.
+    /// Bytes of request bodies that are held for all connections.
     pub(crate) body_bytes_budget: Option<usize>,
     /// MCP sessions of all callers.
     pub(crate) sessions_max: Option<usize>,
-    /// MCP sessions of one caller; a further one ends its longest idle one.
+    /// MCP sessions of one caller; a further session ends the one that is idle the longest.
     pub(crate) sessions_per_caller_max: Option<usize>,
     /// How long an MCP session may be idle, in milliseconds.
     pub(crate) session_idle_ms: Option<u64>,
 }
 
-/// What a door of its own shows: never more than the caller may see.
+/// The content of a front door of its own; never more than the caller can see.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ToolSet {
     /// Tools, by id or pattern.
     pub(crate) tools: Vec<ToolPattern>,
-    /// Prompts, by `SERVER.NAME` or pattern; absent = those of servers that `tools` has whole.
+    /// Prompts, by `SERVER.NAME` or pattern; absent = those of servers with all their tools in `tools`.
     #[serde(default)]
     pub(crate) prompts: Option<Vec<ToolPattern>>,
     /// Resources, by `SERVER.URI` or pattern; absent as for prompts.

@@ -1,4 +1,4 @@
-//! HTTP endpoints, as configuration says them.
+//! The settings of HTTP endpoints.
 //!
 //! Doc: configuration.md
 
@@ -14,7 +14,7 @@ use super::setting::Setting;
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Endpoint {
-    /// The URL: of the request, or what the paths of an OpenAPI document come behind.
+    /// The URL of the request, or the base URL for the paths of an OpenAPI document.
     pub(crate) url: Option<String>,
     /// The method; absent = `GET`, with a body `POST`.
     pub(crate) method: Option<String>,
@@ -22,21 +22,21 @@ pub(crate) struct Endpoint {
     pub(crate) query: BTreeMap<String, String>,
     /// Headers.
     pub(crate) headers: BTreeMap<String, Setting>,
-    /// The body: a JSON document in which `"{name}"` stands for an argument; absent = all arguments
-    /// that stand nowhere else, for methods that have a body.
+    /// The body: a JSON document in which `"{name}"` is replaced by an argument; absent = all arguments
+    /// without another use, for methods with a body.
     pub(crate) body: Option<serde_json::Value>,
     /// An OpenAPI 3 document.
     pub(crate) openapi: Option<PathBuf>,
-    /// Whether addresses that are not public may be reached.
+    /// Whether connections to addresses that are not public are allowed.
     pub(crate) allow_private: bool,
     /// Redirects that are followed.
     pub(crate) redirects: u32,
     /// Bytes of a response, decompressed.
     pub(crate) response_bytes_max: Option<usize>,
-    /// How long connecting may take, in milliseconds.
+    /// Timeout of connecting, in milliseconds.
     pub(crate) connect_timeout_ms: Option<u64>,
     /// The header that carries the idempotency key.
     pub(crate) idempotency_header: Option<String>,
-    /// A file with certificates of authorities that are trusted beside the system's, PEM.
+    /// A PEM file with certificate authorities that are trusted in addition to those of the system.
     pub(crate) ca_file: Option<PathBuf>,
 }

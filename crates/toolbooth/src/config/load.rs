@@ -10,66 +10,67 @@ use crate::pins::PinFile;
 use std::path::Path;
 use std::path::PathBuf;
 
-/// The name of the file that is looked for.
+/// The name of the configuration file.
 pub(crate) const FILE: &str = "toolbooth.toml";
-/// The folder for data beside it.
+/// The name of the data folder next to it.
 pub(crate) const DATA: &str = ".toolbooth";
-/// The lock file, where nothing is said.
+/// The default name of the lock file.
 pub(crate) const LOCK: &str = "tools.lock.json";
-/// The registry file, where nothing is said.
+/// The default name of the registry file.
 pub(crate) const REGISTRY: &str = "tools.registry.json";
 
-/// A configuration with where it comes from.
+/// A configuration and its location.
 #[derive(Debug, Clone)]
 pub(crate) struct Loaded {
     pub(crate) config: Config,
-    /// The file, where there is one.
+    /// The file, if it exists.
     pub(crate) file: Option<PathBuf>,
-    /// What the file holds.
+    /// The text of the file.
     pub(crate) text: String,
-    /// The folder that relative paths are relative to.
+    /// The base folder of relative paths.
     pub(crate) folder: PathBuf,
     /// The data folder.
     pub(crate) data: PathBuf,
-    /// What the command does with the lock.
+    /// How the command uses the lock.
     pub(crate) lock_use: LockUse,
-    /// Whether servers are only tried: they reach the registries of package runners alone.
+    /// Whether servers are only started for a trial. They can then reach only the registries of package
+    /// runners.
     pub(crate) is_trial: bool,
 }
 
 impl Loaded {
-    /// A path of the configuration.
+    /// Returns a path of the configuration as an absolute path.
     pub(crate) fn path(&self, path: &Path) -> PathBuf {
         self.folder.join(path)
     }
 
-    /// The lock file.
+    /// Returns the path of the lock file.
     pub(crate) fn lock(&self) -> PathBuf {
         self.path(self.config.lock.file().unwrap_or(Path::new(LOCK)))
     }
 
-    /// Whether the lock file is named without a mode: it has to be there then.
+    /// Whether the lock file must exist, because it is named without a mode.
     pub(crate) fn requires_lock(&self) -> bool {
         self.config.lock.mode().is_none() && self.config.lock.file().is_some()
     }
 
-    /// The mode that is in effect: in `first-use`, a lock file that is there counts.
+    /// Returns the mode in effect. In `first-use`, an existing lock file takes precedence.
     pub(crate) fn lock_mode(&self) -> LockMode {
         match self.config.lock.mode() {
             Some(mode @ (LockMode::File | LockMode::Off)) => mode,
             None if self.requires_lock() => LockMode::File,
-            // A link that leads nowhere stands for a lock file that is missing, not for none.
+            // A dangling link counts as a missing lock file, so it does not select first use.
             _ if self.lock().symlink_metadata().is_ok() => LockMode::File,
             _ => LockMode::FirstUse,
         }
     }
 
-    /// The first-use pins.
+    /// Returns the first-use pins.
     pub(crate) fn pins(&self) -> PinFile {
         PinFile::of(&self.data)
     }
 
-    /// The registry file, and whether the configuration names it.
+    /// Returns the path of the registry file, and whether the configuration names it.
     pub(crate) fn registry(&self) -> (PathBuf, bool) {
         match &self.config.registry {
             Some(path) => (self.path(path), true),
@@ -78,14 +79,14 @@ impl Loaded {
     }
 }
 
-/// What a command does with the lock.
+/// How a command uses the lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LockUse {
-    /// Judges tools by it, and pins the first listing of a source.
+    /// Checks tools against it, and pins the first listing of a source.
     Pin,
-    /// Judges tools by it, and changes nothing.
+    /// Checks tools against it, and changes nothing.
     Look,
-    /// Compares tools with it, in order to write it: it may be missing.
+    /// Compares tools with it in order to write it; the file can be missing.
     Write,
 }
 
@@ -121,7 +122,7 @@ pub(crate) fn load(file: Option<&Path>, data: Option<&Path>) -> Result<Loaded, F
     Ok(Loaded { config, file, text, folder, data, lock_use: LockUse::Pin, is_trial: false })
 }
 
-/// As [`load`], for this file, or for its folder where it is not there.
+/// As [`load`], for this file, or for its folder if the file does not exist.
 pub(crate) fn load_at(file: &Path, data: Option<&Path>) -> Result<Loaded, Failure> {
     if file.is_file() {
         return load(Some(file), data);
@@ -132,7 +133,8 @@ pub(crate) fn load_at(file: &Path, data: Option<&Path>) -> Result<Loaded, Failur
     Ok(Loaded { file: None, lock_use: LockUse::Pin, ..loaded })
 }
 
-/// The data folder beside a configuration. One that is a link leads to records of somebody else.
+/// Returns the data folder next to a configuration. A link is an error, because it can lead to the records of
+/// another user.
 fn standard_data(folder: &Path) -> Result<PathBuf, Failure> {
     let data = folder.join(DATA);
     if data.symlink_metadata().is_ok_and(|data| data.file_type().is_symlink()) {
@@ -143,7 +145,7 @@ fn standard_data(folder: &Path) -> Result<PathBuf, Failure> {
     Ok(data)
 }
 
-/// Settings that variables of the environment give.
+/// Returns the settings from environment variables.
 fn overrides() -> Vec<(String, String)> {
     std::env::vars_os()
         .filter_map(|(name, value)| {
@@ -153,7 +155,7 @@ fn overrides() -> Vec<(String, String)> {
         .collect()
 }
 
-/// A configuration that is not written yet, as it would be loaded from `file`.
+/// Returns a configuration that is not written yet, as if it were loaded from `file`.
 pub(crate) fn draft(text: &str, file: &Path, data: Option<&Path>) -> Result<Loaded, Failure> {
     let config = parse(text, &file.display().to_string(), overrides())?;
     let folder = file.parent().unwrap_or(Path::new("/")).to_owned();
@@ -167,8 +169,8 @@ pub(crate) fn draft(text: &str, file: &Path, data: Option<&Path>) -> Result<Load
     Ok(Loaded { config, file, text, folder, data, lock_use, is_trial })
 }
 
-/// The configuration file: the named one, the one that is found upwards, or the one that would be
-/// written here.
+/// Returns the configuration file: the named one, the nearest one upwards, or the default path in this
+/// folder.
 pub(crate) fn place(named: Option<&Path>) -> Result<PathBuf, Failure> {
     let here = std::env::current_dir()
         .map_err(|error| Failure::usage(format!("there is no working directory: {error}")))?;

@@ -1,4 +1,4 @@
-//! The lock, as configuration says it: the path of a file, or a mode and a path.
+//! The setting of the lock: the path of a file, or a mode and a path.
 //!
 //! Doc: registry.md#the-lock
 
@@ -7,23 +7,23 @@ use std::path::{Path, PathBuf};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-/// The approved tools that discovered tools are compared with.
+/// The approved tools with which discovered tools are compared.
 #[derive(Debug, Clone, JsonSchema)]
 #[schemars(untagged)]
 pub(crate) enum Lock {
-    /// The lock file; short for a section with `file` alone.
+    /// The lock file; short for a section with only `file`.
     File(PathBuf),
-    /// A mode, and the lock file.
+    /// A mode and the lock file.
     Section(LockSection),
 }
 
-/// A mode, and the lock file.
+/// A mode and the lock file.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct LockSection {
-    /// Absent = `first-use`; `file` where `file` is written.
+    /// Absent = `first-use`; `file` if `file` is set.
     pub(crate) mode: Option<LockMode>,
-    /// The lock file; absent = `tools.lock.json` beside the configuration.
+    /// The lock file; absent = `tools.lock.json` next to the configuration.
     pub(crate) file: Option<PathBuf>,
 }
 
@@ -31,7 +31,7 @@ pub(crate) struct LockSection {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum LockMode {
-    /// Those of the lock file where there is one; else those of each source's first listing.
+    /// Those of the lock file if it exists; else those of each source's first listing.
     FirstUse,
     /// Those of the lock file; without the file, none.
     File,
@@ -46,7 +46,7 @@ impl Default for Lock {
 }
 
 impl Lock {
-    /// The mode, where one is written.
+    /// Returns the mode, if it is set.
     pub(crate) fn mode(&self) -> Option<LockMode> {
         match self {
             Self::File(_) => None,
@@ -54,7 +54,7 @@ impl Lock {
         }
     }
 
-    /// The lock file, where it is named.
+    /// Returns the lock file, if it is named.
     pub(crate) fn file(&self) -> Option<&Path> {
         match self {
             Self::File(file) => Some(file),
@@ -63,7 +63,7 @@ impl Lock {
     }
 }
 
-// By hand, so that a wrong field is told by its name and not as "no variant matched".
+// Implemented by hand so that an error names the wrong field instead of "no variant matched".
 impl<'de> Deserialize<'de> for Lock {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Visitor;

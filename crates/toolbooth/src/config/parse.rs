@@ -1,5 +1,4 @@
-//! A configuration from its text and from variables, and what is wrong with it in words that hold none
-//! of its values.
+//! Parses a configuration from its text and from variables; errors contain no values of it.
 
 use toml::{Table, Value};
 use toolbooth_contracts::id::nearest;
@@ -7,7 +6,7 @@ use toolbooth_contracts::id::nearest;
 use super::document::Config;
 use crate::failure::Failure;
 
-/// How names begin that the JSON library takes for something else.
+/// The prefix of names that the JSON library interprets.
 const PRIVATE: &str = "$serde_json::private::";
 
 fn has_private_name(table: &Table) -> bool {
@@ -21,7 +20,7 @@ fn has_private_name(table: &Table) -> bool {
     table.iter().any(|(name, value)| name.starts_with(PRIVATE) || any(value))
 }
 
-/// A configuration from text and overrides.
+/// Parses a configuration from text and overrides.
 pub(crate) fn parse(
     text: &str,
     file: &str,
@@ -49,7 +48,7 @@ pub(crate) fn parse(
     })
 }
 
-/// A value from the environment: a TOML value where it is one, else text.
+/// Parses a value from the environment: a TOML value if it is one, else text.
 fn scalar(text: &str) -> Value {
     let wrapped = format!("value = {text}");
     match toml::from_str::<Table>(&wrapped).ok().and_then(|mut table| table.remove("value")) {
@@ -75,10 +74,11 @@ fn set(table: &mut Table, path: &[String], value: Value) -> Result<(), String> {
     }
 }
 
-/// Sections that people know from elsewhere and that this version does not have.
+/// Sections that operators know from other gateways and that this version lacks.
 const NOT_YET: [&str; 4] = ["auth", "budgets", "approvals", "telemetry"];
 
-/// What is wrong, with place and help; never the line itself, which may hold a secret.
+/// Returns the failure for an error, with place and hint. It never contains the line, which can hold a
+/// secret.
 fn failure_of(error: &toml::de::Error, text: &str, file: &str) -> Failure {
     let place = match error.span().filter(|_| !text.is_empty()) {
         Some(span) => {
@@ -88,7 +88,7 @@ fn failure_of(error: &toml::de::Error, text: &str, file: &str) -> Failure {
         }
         None => file.to_owned(),
     };
-    // `invalid type: string "…", expected a map` repeats the value; what was expected does not.
+    // `invalid type: string "…", expected a map` repeats the value. The part after `expected` does not.
     let message = error.message();
     let message = match message.find("expected ") {
         Some(at) if message.starts_with("invalid ") => message.get(at..).unwrap_or_default(),
@@ -119,7 +119,7 @@ fn failure_of(error: &toml::de::Error, text: &str, file: &str) -> Failure {
     }
 }
 
-/// The key of the value that begins after `text`, where it stands on the same line.
+/// Returns the key of the value that begins after `text`, if it is on the same line.
 fn key_before(text: &str) -> Option<&str> {
     let line = text.rsplit('\n').next()?.trim_end().strip_suffix('=')?;
     let key = line.rsplit(['{', ',']).next()?.trim();

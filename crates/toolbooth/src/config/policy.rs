@@ -1,4 +1,4 @@
-//! Who may call what: `[flags]`, `[policy]`, `[permissions]`, `[callers]`, `[trust]`.
+//! The settings of the rights of callers: `[flags]`, `[policy]`, `[permissions]`, `[callers]`, `[trust]`.
 //!
 //! Doc: configuration.md
 
@@ -9,11 +9,11 @@ use std::collections::BTreeMap;
 use toolbooth_contracts::ToolPattern;
 use toolbooth_contracts::trust::TrustLevel;
 
-/// The two switches.
+/// The feature flags.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Flags {
-    /// Whether tools may be called at all.
+    /// Whether tools can be called.
     pub(crate) mcp_tools: bool,
     /// Whether the whitelist is enforced.
     pub(crate) tools_policy: bool,
@@ -25,19 +25,19 @@ impl Default for Flags {
     }
 }
 
-/// Who may call what.
+/// The tools that can be called.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Policy {
-    /// Tools that may be called; absent = all.
+    /// Tools that can be called; absent = all.
     pub(crate) whitelist: Option<Vec<ToolPattern>>,
 }
 
-/// What a permission requires.
+/// The requirement of a permission.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Permission {
-    /// A section that must be there, such as `servers.mail`.
+    /// A section that must exist, such as `servers.mail`.
     pub(crate) requires: String,
 }
 
@@ -45,12 +45,12 @@ pub(crate) struct Permission {
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Caller {
-    /// Callers that have it: `local`, `key:NAME`, `key:*`.
+    /// Callers with these rights: `local`, `key:NAME`, `key:*`.
     #[serde(rename = "match")]
     pub(crate) matches: Vec<String>,
-    /// Tools they see; absent = all.
+    /// Tools that they can see; absent = all.
     pub(crate) tools: Option<Vec<ToolPattern>>,
-    /// Tools they do not see.
+    /// Tools that they cannot see.
     pub(crate) deny: Vec<ToolPattern>,
     /// Permissions they have.
     pub(crate) grants: Vec<String>,
@@ -60,12 +60,12 @@ pub(crate) struct Caller {
     pub(crate) secrets: BTreeMap<String, BTreeMap<String, Setting>>,
 }
 
-/// What trust levels mean.
+/// The meaning of trust levels.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Trust {
-    /// Trust levels whose tools need an approval for each call.
+    /// Trust levels that require an approval for each call.
     pub(crate) approval: Vec<String>,
-    /// What words of your own mean.
+    /// The meaning of trust levels that the operator defines.
     pub(crate) levels: BTreeMap<String, TrustLevel>,
 }

@@ -1,4 +1,4 @@
-//! What is kept of calls, where and for how long: `[store]`, `[receipts]`, `[results]`, `[audit]`, `[retention]`.
+//! The settings of records: `[store]`, `[receipts]`, `[results]`, `[audit]`, `[retention]`.
 //!
 //! Doc: configuration.md
 
@@ -14,45 +14,45 @@ use toolbooth_proxy::Results;
 
 use super::setting::Setting;
 
-/// Where records are kept.
+/// The store of the records.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Store {
-    /// When an answer is given.
+    /// When a response is sent.
     pub(crate) durability: Durability,
-    /// Bytes that the SQLite database and its index may take, at least 16777216; absent = what they
-    /// take at the first start, and half of what is free then, at most 20 GiB.
+    /// Maximum bytes of the SQLite database and its index, at least 16777216. Absent = their size at the
+    /// first start plus half of the free space then (at most 20 GiB).
     pub(crate) bytes_max: Option<u64>,
     /// A PostgreSQL database for several replicas; absent = SQLite in the data folder.
     pub(crate) url: Option<Setting>,
-    /// The digest key of such a store, the same for all replicas: 64 hex digits.
+    /// The digest key of a PostgreSQL store, the same for all replicas: 64 hex digits.
     pub(crate) digest_key: Option<SecretRef>,
-    /// Keys that were such a store's before.
+    /// Earlier digest keys of such a store.
     pub(crate) older_digest_keys: Vec<SecretRef>,
 }
 
-/// What receipts keep.
+/// The content of receipts.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Receipts {
-    /// Of results.
+    /// Which part of results they store.
     pub(crate) results: Results,
-    /// Of the results of single tools, by id or pattern; the narrower one decides.
+    /// The same for single tools, by id or pattern; the narrower pattern applies.
     pub(crate) tools: BTreeMap<ToolPattern, Results>,
 }
 
-/// What agents are shown of results.
+/// The part of results that agents see.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct ShownResults {
-    /// Bytes of text above which an agent is shown the beginning and a link; 0 = never.
+    /// Bytes of text above which an agent receives the beginning and a link; 0 = never.
     pub(crate) inline_bytes: Option<usize>,
-    /// The same of single tools, by id or pattern; the narrower one decides.
+    /// The same for single tools, by id or pattern; the narrower pattern applies.
     pub(crate) tools: BTreeMap<ToolPattern, usize>,
 }
 
 impl ShownResults {
-    /// What holds for tools that are not named.
+    /// Returns the limit for tools that are not named.
     pub(crate) fn inline_bytes(&self) -> usize {
         self.inline_bytes.unwrap_or(256 << 10)
     }
@@ -67,43 +67,43 @@ impl ShownResults {
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Audit {
-    /// What agent logs keep of payloads: `full`, `digest`, `none`.
+    /// The part of payloads in agent logs: `full`, `digest`, `none`.
     pub(crate) log: LogLevel,
-    /// The same of single tools, by id or pattern; the narrower one decides.
+    /// The same for single tools, by id or pattern; the narrower pattern applies.
     pub(crate) tools: BTreeMap<ToolPattern, LogLevel>,
-    /// A checkpoint is signed once so many events are not covered.
+    /// The number of events without a checkpoint after which one is signed.
     pub(crate) checkpoint_events: Option<u64>,
-    /// And once the oldest of them is so old, in milliseconds.
+    /// The age of the oldest event without a checkpoint after which one is signed, in milliseconds.
     pub(crate) checkpoint_interval_ms: Option<u64>,
-    /// A file, best on another machine's disk, that each checkpoint is appended to.
+    /// A file to which each checkpoint is appended, preferably on the disk of another machine.
     pub(crate) checkpoint_file: Option<PathBuf>,
-    /// What signs checkpoints: 64 hex digits; else a key in the data folder.
+    /// The key that signs checkpoints: 64 hex digits; absent = a key in the data folder.
     pub(crate) signing_key: Option<SecretRef>,
 }
 
-/// How long records are kept, such as `90d`; absent = for good.
+/// How long records are stored, such as `90d`; absent = without limit.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Retention {
-    /// Settled receipts; keys that are held leave a tombstone.
+    /// Settled receipts; held keys leave a tombstone.
     pub(crate) receipts: Option<String>,
     /// Agent logs.
     pub(crate) logs: Option<String>,
     /// Audit events, up to a signed checkpoint.
     pub(crate) audit: Option<String>,
-    /// Asynchronous calls that have their result; absent = `1d`.
+    /// Asynchronous calls with a result; absent = `1d`.
     pub(crate) calls: Option<String>,
 }
 
-/// When an answer is given.
+/// When a response is sent.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Durability {
     /// After fsync.
     #[default]
     Full,
-    /// After the write: may lose the last second with the power.
+    /// After the write; a power failure can lose the last second.
     Process,
-    /// Nothing is kept after the process ends; for tests.
+    /// Nothing is stored after the process ends; for tests.
     Memory,
 }

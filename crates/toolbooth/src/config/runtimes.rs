@@ -1,4 +1,4 @@
-//! Programs of this machine that are tools: `[runtimes.NAME]`.
+//! The settings of local programs that are tools: `[runtimes.NAME]`.
 //!
 //! Doc: configuration.md
 
@@ -19,7 +19,7 @@ use toolbooth_registry::lock::Suspicious;
 pub(crate) struct Runtime {
     /// `handlers` or `command`.
     pub(crate) kind: RuntimeKind,
-    /// The language; absent = whichever file is there.
+    /// The language; absent = derived from the handler file that exists.
     pub(crate) language: Option<Language>,
     /// The folder with the handler files.
     pub(crate) dir: Option<PathBuf>,
@@ -28,19 +28,19 @@ pub(crate) struct Runtime {
     pub(crate) domains: Domains,
     /// The interpreter; absent = `node` or `python3`.
     pub(crate) interpreter: Option<String>,
-    /// Workers of one domain at once.
+    /// Concurrent workers of one domain.
     pub(crate) workers: Option<usize>,
-    /// The command line of a call, in which `{name}` stands for an argument.
+    /// The command line of a call, in which `{name}` is replaced by an argument.
     pub(crate) command: Option<CommandText>,
-    /// What an agent sees of a command that fails.
+    /// The error text that an agent sees if a command fails.
     #[serde(default)]
     pub(crate) error_text: ErrorText,
     /// Variables.
     #[serde(default)]
     pub(crate) env: BTreeMap<String, Setting>,
-    /// Where commands run.
+    /// The working directory of commands.
     pub(crate) cwd: Option<PathBuf>,
-    /// How its processes are contained; absent = the shipped profile `default`, by trust.
+    /// The sandbox of its processes; absent = the shipped profile `default`, by trust.
     pub(crate) sandbox: Option<super::sandbox::Sandbox>,
 }
 
@@ -60,7 +60,7 @@ pub(crate) enum RuntimeKind {
 pub(crate) enum Domains {
     /// `"*"`, or one domain.
     One(String),
-    /// These.
+    /// Several domains.
     Some(Vec<String>),
 }
 
@@ -70,13 +70,13 @@ impl Default for Domains {
     }
 }
 
-/// A command line: a list, or a text that is split into words.
+/// A command line: a list, or text that is split into words.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub(crate) enum CommandText {
     /// Program and arguments.
     Words(Vec<String>),
-    /// To be split into POSIX words.
+    /// Text that is split into POSIX words.
     Text(String),
 }
 
@@ -86,51 +86,51 @@ pub(crate) enum CommandText {
 pub(crate) struct CommandPair {
     /// Lists the tools.
     pub(crate) discover_command: CommandText,
-    /// Runs one tool; its name comes last.
+    /// Runs one tool; its name is the last argument.
     pub(crate) call_command: CommandText,
     /// Variables.
     #[serde(default)]
     pub(crate) env: BTreeMap<String, Setting>,
-    /// Where they run.
+    /// Their working directory.
     pub(crate) cwd: Option<PathBuf>,
     /// `safe` or `full`.
     #[serde(default)]
     pub(crate) error_text: ErrorText,
-    /// How long listing may take, in milliseconds.
+    /// Timeout of listing, in milliseconds.
     pub(crate) discover_timeout_ms: Option<u64>,
     /// Bytes of a listing.
     pub(crate) listing_bytes_max: Option<usize>,
     /// Settings for the tools.
     #[serde(default)]
     pub(crate) defaults: ToolDefaults,
-    /// Settings for single tools, by their names.
+    /// Settings for single tools, by name.
     #[serde(default)]
     pub(crate) overrides: BTreeMap<String, ToolDefaults>,
-    /// Tools that are taken; absent = all.
+    /// Tools that are included; absent = all.
     pub(crate) tools: Option<Vec<String>>,
-    /// Tools that are left out.
+    /// Tools that are excluded.
     #[serde(default)]
     pub(crate) deny: Vec<String>,
-    /// Tools that get another id.
+    /// Tools with another id.
     #[serde(default)]
     pub(crate) rename: BTreeMap<String, String>,
-    /// `false` leaves it out.
+    /// `false` disables it.
     pub(crate) enabled: Option<bool>,
-    /// How its processes are contained, where a contract says nothing; absent = by trust.
+    /// The sandbox of its processes if a contract contains none; absent = by trust.
     pub(crate) sandbox: Option<super::sandbox::Sandbox>,
 }
 
-/// How sources are asked.
+/// How tools are discovered.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Discovery {
-    /// How often sources that cannot tell are asked again, in milliseconds.
+    /// The polling interval of sources that do not report changes, in milliseconds.
     #[serde(alias = "interval")]
     pub(crate) interval_ms: Option<u64>,
     /// Settings for all discovered tools.
     pub(crate) defaults: ToolDefaults,
-    /// What becomes of tools that neither the lock nor a pin names.
+    /// The handling of tools that neither the lock nor a pin names.
     pub(crate) new_tools: NewTools,
-    /// What becomes of suspicious text that nobody has approved.
+    /// The handling of suspicious text without approval.
     pub(crate) suspicious: Suspicious,
 }

@@ -1,4 +1,4 @@
-//! How processes are contained, as configuration says it: a word, or a profile.
+//! The settings of sandboxes: a name, or a profile.
 //!
 //! Doc: configuration.md
 
@@ -16,20 +16,20 @@ use toolbooth_contracts::secret_location::SecretRef;
 
 use crate::failure::Failure;
 
-/// What holds for all sandboxes.
+/// Settings for all sandboxes.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Sandboxes {
-    /// A folder in which cgroups may be made; absent = the gateway's own is tried.
+    /// A folder for cgroups; absent = the gateway's own cgroup is tried.
     pub(crate) cgroup: Option<PathBuf>,
-    /// Addresses and ranges that contained programs may reach although they are not public, such as
-    /// that of a package mirror.
+    /// Addresses and ranges that sandboxed programs can reach although they are not public, such as a package
+    /// mirror.
     pub(crate) allow_addresses: Vec<String>,
-    /// Profiles that others name.
+    /// Named profiles.
     pub(crate) profiles: BTreeMap<String, Profile>,
 }
 
-/// How a process is contained.
+/// The sandbox of a process.
 #[derive(Debug, Clone, JsonSchema)]
 #[schemars(untagged)]
 pub(crate) enum Sandbox {
@@ -40,7 +40,7 @@ pub(crate) enum Sandbox {
 }
 
 impl Sandbox {
-    /// How messages name the profile; `None` for a shipped one.
+    /// Returns the name of the profile for messages; `None` for a shipped profile.
     pub(crate) fn name(&self, owner: &str) -> Option<String> {
         match self {
             Self::Named(name) if ["none", "default", "server"].contains(&name.as_str()) => None,
@@ -50,7 +50,7 @@ impl Sandbox {
     }
 }
 
-// By hand, so that a wrong field is told by its name and not as "no variant matched".
+// Implemented by hand so that an error names the wrong field instead of "no variant matched".
 impl<'de> Deserialize<'de> for Sandbox {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Words;
@@ -74,11 +74,11 @@ impl<'de> Deserialize<'de> for Sandbox {
     }
 }
 
-/// A profile; what it does not name is denied.
+/// A profile; it denies everything that it does not name.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Profile {
-    /// A shipped profile that holds where this one says nothing: `default`, `server`.
+    /// A shipped profile that applies where this one has no setting: `default`, `server`.
     pub(crate) base: Option<Base>,
     /// `required` or `best-effort`.
     pub(crate) enforce: Option<Enforce>,
@@ -96,66 +96,66 @@ pub(crate) struct Profile {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Base {
-    /// Where it runs, read-only; no network.
+    /// Read-only access to the working directory; no network.
     Default,
-    /// Toolchains of the home, read-only; a home of its own; every public host at port 443.
+    /// Read-only access to the toolchains of the home; a home of its own; every public host at port 443.
     Server,
 }
 
-/// Files that a process may touch.
+/// Files that a process can access.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Fs {
-    /// Paths it may read; absent = those of `base`, which the entry `...` stands for.
+    /// Paths that it can read; absent = those of `base`, which the entry `...` includes.
     pub(crate) read: Option<Vec<String>>,
-    /// Paths it may write.
+    /// Paths that it can write.
     pub(crate) write: Vec<Write>,
     /// Size of its private temporary folder, in MiB.
     pub(crate) tmp_mb: Option<u64>,
 }
 
-/// A path that a process may write to.
+/// A path that a process can write to.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub(crate) enum Write {
     /// The path.
     Path(String),
-    /// The path, and most it may hold.
+    /// The path, and its maximum size.
     Bounded(Bounded),
 }
 
-/// A path, and most it may hold.
+/// A path, and its maximum size.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Bounded {
     /// The path.
     pub(crate) path: String,
-    /// Most it may hold, in MiB.
+    /// The maximum size, in MiB.
     pub(crate) max_mb: Option<u64>,
 }
 
-/// Hosts that a process may reach.
+/// Hosts that a process can reach.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Net {
-    /// `...` for those of `base`; `name:port`, `*.name:port`, `address:port`; `*` for every public host at port 443, `*:port`
-    /// for every public host at another.
+    /// `...` for those of `base`; `name:port`, `*.name:port`, `address:port`; `*` for every public host at
+    /// port 443, `*:port` for every public host at another port.
     pub(crate) hosts: Vec<String>,
 }
 
-/// Environment that a process sees.
+/// The environment of a process.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Env {
-    /// Variables that pass from the gateway's own; absent = those of `base`.
+    /// Variables that are passed from the gateway's environment; absent = those of `base`.
     pub(crate) allow: Option<Vec<String>>,
     /// Variables with fixed values.
     pub(crate) set: BTreeMap<String, String>,
-    /// Variables whose values are secrets.
+    /// Variables with secret values.
     pub(crate) secrets: BTreeMap<String, SecretRef>,
 }
 
-/// Limits that cut.
+/// Enforced limits.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Limits {
@@ -163,8 +163,7 @@ pub(crate) struct Limits {
     pub(crate) wall_ms: Option<u64>,
     /// Processor time of each process of one call, in seconds.
     pub(crate) cpu_s: Option<u64>,
-    /// Processor time of all its processes together, in percent of one processor, where there is a
-    /// cgroup.
+    /// Processor time of all its processes together, in percent of one processor; requires a cgroup.
     pub(crate) cpu_percent: Option<u64>,
     /// Memory, in MiB.
     pub(crate) memory_mb: Option<u64>,
@@ -181,7 +180,7 @@ pub(crate) struct Limits {
 }
 
 impl Sandboxes {
-    /// The rules for the networks of contained programs.
+    /// Returns the rules for the networks of sandboxed programs.
     pub(crate) fn network(&self) -> Result<NetworkRules, Failure> {
         NetworkRules::parse(&self.allow_addresses).map_err(|error| {
             Failure::configuration(error.to_string())
@@ -190,7 +189,8 @@ impl Sandboxes {
         })
     }
 
-    /// What `said` at `place` means for a process that serves many calls and runs in `folder`.
+    /// Returns the profile that `said` at `place` selects for a process that serves many calls and runs in
+    /// `folder`.
     pub(crate) fn standing(
         &self,
         said: Option<&Sandbox>,
@@ -219,7 +219,7 @@ impl Sandboxes {
         Ok(standing)
     }
 
-    /// Profiles that cannot be, whether or not anybody names them.
+    /// Rejects invalid profiles, also those that are not used.
     pub(crate) fn check(&self) -> Result<(), Failure> {
         for name in self.profiles.keys() {
             let place = format!("sandbox.profiles.{name}");
@@ -291,7 +291,7 @@ impl Sandboxes {
         })
     }
 
-    /// A profile for processes of one call each that run in `folder`; `None` where nothing is said.
+    /// Returns the profile for processes of one call each that run in `folder`; `None` if no sandbox is set.
     pub(crate) fn of_calls(
         &self,
         said: Option<&Sandbox>,
@@ -311,8 +311,8 @@ impl Sandboxes {
 }
 
 impl Profile {
-    /// The profile as contracts have it, of a process that runs in `folder`.
-    /// The profile, with what it does not say taken from its base, for a process that runs in `folder`.
+    /// Returns the profile in the form of contracts, for a process that runs in `folder`. Missing settings
+    /// are those of the base.
     fn contract(&self, folder: Option<&Path>) -> SandboxProfile {
         let base = match self.base {
             Some(Base::Default) => default_profile(),
@@ -361,10 +361,10 @@ impl Profile {
     }
 }
 
-/// The entry of a list that stands for those of the base.
+/// The list entry that includes the entries of the base.
 const REST: &str = "...";
 
-/// A list as it is written, or the base's where none is.
+/// Returns a list with the entry `...` replaced by the base's entries; without a list, the base's entries.
 fn with_base(own: Option<&[String]>, base: &[String]) -> Vec<String> {
     let Some(own) = own else { return base.to_vec() };
     let entry = |entry: &String| match entry.as_str() {
@@ -374,8 +374,8 @@ fn with_base(own: Option<&[String]>, base: &[String]) -> Vec<String> {
     own.iter().flat_map(entry).collect()
 }
 
-/// The paths that a profile takes from its base. `.` means the folder of a project: it is left out
-/// where the process runs in a home, `/tmp` and the like, or where nobody knows.
+/// Returns the paths that a profile inherits from its base. `.` is the folder of a project. It is omitted if
+/// the process runs in a home, `/tmp` and the like, or in an unknown folder.
 fn inherited(read: &[String], folder: Option<&Path>) -> Vec<String> {
     let home = std::env::var_os("HOME").map(PathBuf::from);
     let wide = folder.is_none_or(|folder| is_wide(folder, home.as_deref()));

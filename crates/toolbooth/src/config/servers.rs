@@ -1,4 +1,4 @@
-//! Servers of tools: `[servers.NAME]`, and what holds for tools where nothing is said.
+//! The settings of upstream servers, `[servers.NAME]`, and the default settings of tools.
 //!
 //! Doc: configuration.md
 
@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use toolbooth_contracts::contract::IdempotencyMode;
 
-/// What the operator says of the tools of a source.
+/// The operator's settings for the tools of a source.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct ToolDefaults {
@@ -17,13 +17,13 @@ pub(crate) struct ToolDefaults {
     pub(crate) timeout_ms: Option<u64>,
     /// The trust level.
     pub(crate) trust_level: Option<String>,
-    /// Calls per minute of one caller.
+    /// Calls of one caller per minute.
     pub(crate) rate_limit_per_min: Option<u64>,
-    /// What a caller must be granted.
+    /// Permissions that a caller must have.
     pub(crate) permissions: Option<Vec<String>>,
     /// The idempotency mode.
     pub(crate) idempotency: Option<IdempotencyMode>,
-    /// The operator's word that the tools change nothing.
+    /// Whether the tools change nothing, as the operator declares.
     pub(crate) read_only: Option<bool>,
 }
 
@@ -37,52 +37,52 @@ pub(crate) struct Server {
     pub(crate) args: Vec<String>,
     /// Its variables.
     pub(crate) env: BTreeMap<String, Setting>,
-    /// Where it runs.
+    /// Its working directory.
     pub(crate) cwd: Option<PathBuf>,
     /// The URL, for streamable HTTP.
     pub(crate) url: Option<String>,
     /// Its headers.
     pub(crate) headers: BTreeMap<String, Setting>,
-    /// `false` leaves it out.
+    /// `false` disables it.
     pub(crate) enabled: Option<bool>,
-    /// Tools that are taken; absent = all.
+    /// Tools that are included; absent = all.
     pub(crate) tools: Option<Vec<String>>,
-    /// Tools that are left out.
+    /// Tools that are excluded.
     pub(crate) deny: Vec<String>,
-    /// Tools that get another id.
+    /// Tools with another id.
     pub(crate) rename: BTreeMap<String, String>,
-    /// For people.
+    /// A description for operators.
     pub(crate) description: Option<String>,
-    /// How long connecting may take, in milliseconds.
+    /// Timeout of connecting, in milliseconds.
     pub(crate) startup_timeout_ms: Option<u64>,
     /// Wall time of one call, in milliseconds.
     pub(crate) timeout_ms: Option<u64>,
     /// Settings for its tools.
     pub(crate) defaults: ToolDefaults,
-    /// Settings for single tools, by their names over there.
+    /// Settings for single tools, by their names at the server.
     pub(crate) overrides: BTreeMap<String, ToolDefaults>,
-    /// When its tools are compared with what was approved.
+    /// When its tools are compared with the approved ones.
     pub(crate) verify: Verify,
-    /// How its process is contained; absent = the shipped profile `server`, by trust.
+    /// The sandbox of its process; absent = the shipped profile `server`, by trust.
     pub(crate) sandbox: Option<super::sandbox::Sandbox>,
-    /// Who shares a connection.
+    /// The callers that share a connection.
     pub(crate) isolation: Isolation,
-    /// Whose credentials it gets.
+    /// The credentials that it receives.
     pub(crate) credentials: Credentials,
 }
 
-/// Who shares a connection to a server.
+/// The callers that share a connection to a server.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Isolation {
     /// All callers.
     #[default]
     Shared,
-    /// Nobody: each caller has its own.
+    /// None: each caller has its own connection.
     Caller,
 }
 
-/// Whose credentials a server gets.
+/// The credentials that a server receives.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Credentials {
@@ -93,13 +93,13 @@ pub(crate) enum Credentials {
     Caller,
 }
 
-/// When the tools of a server are compared with what was approved.
+/// When the tools of a server are compared with the approved ones.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Verify {
-    /// When the server is asked for its tools.
+    /// When the server lists its tools.
     #[default]
     Refresh,
-    /// Before each call too: the server is asked again.
+    /// Also before each call, with a new listing.
     Call,
 }

@@ -1,4 +1,4 @@
-//! A value that may be a secret.
+//! The type of settings that can be secrets.
 //!
 //! Doc: configuration.md
 
@@ -10,17 +10,17 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserializer, Error as _, MapAccess, Unexpected, Visitor};
 use toolbooth_contracts::secret_location::SecretLocation;
 
-/// A value that may be a secret.
+/// A value that can be a secret.
 #[derive(Debug, Clone, JsonSchema)]
 #[schemars(untagged)]
 pub(crate) enum Setting {
-    /// As it is.
+    /// A literal value.
     Text(String),
-    /// To be looked up when it is needed.
+    /// A reference that is resolved when the value is needed.
     Kept(KeptSetting),
 }
 
-/// By hand, so that what is wrong within a table is named.
+/// Implemented by hand so that an error names the wrong field of a table.
 impl<'de> Deserialize<'de> for Setting {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         struct Visit;
@@ -35,7 +35,7 @@ impl<'de> Deserialize<'de> for Setting {
             fn visit_map<A: MapAccess<'de>>(self, members: A) -> Result<Setting, A::Error> {
                 let kept = KeptSetting::deserialize(MapAccessDeserializer::new(members));
                 kept.map(Setting::Kept).map_err(|error| match error.to_string() {
-                    // A date comes as a table of the library's own.
+                    // The library represents a date as a private table.
                     told if told.contains("__toml_private") => {
                         A::Error::invalid_type(Unexpected::Other("date"), &self)
                     }
@@ -47,15 +47,14 @@ impl<'de> Deserialize<'de> for Setting {
     }
 }
 
-/// A value that is kept elsewhere.
+/// A value that is stored elsewhere.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct KeptSetting {
     /// `env:NAME`, `file:PATH` or `keyring:SERVICE/USER`.
     #[serde(alias = "secret_ref")]
     pub(crate) secret_ref: SecretLocation,
-    /// Whether it is hidden in answers, records and logs, as a secret is; `false` for an ordinary
-    /// word.
+    /// Whether it is hidden in responses, records and logs like a secret; `false` for a harmless value.
     #[serde(default = "is_masked")]
     pub(crate) mask: bool,
 }

@@ -1,4 +1,4 @@
-//! Tool sets of doors, and the server with bare URIs: what names servers has to name known ones.
+//! Checks and converts tool sets and the server with bare URIs; references to unknown servers are errors.
 //!
 //! Doc: configuration.md#toolsets
 
@@ -13,10 +13,10 @@ use toolbooth_registry::uris::ResourceUris;
 use super::document::Config;
 use crate::failure::Failure;
 
-/// Longest name of a tool set: it is part of a path.
+/// The maximum length of a tool set's name, which is part of a path.
 const NAME_MAX: usize = 64;
 
-/// Refuses servers whose ids can be the same: an item's id is its server's id, a dot and its key.
+/// Rejects servers with ambiguous ids. An item's id is its server's id, a dot and its key.
 pub(crate) fn check_servers(config: &Config) -> Result<(), Failure> {
     let mut ids: BTreeMap<String, &str> = BTreeMap::new();
     for name in config.servers.keys() {
@@ -45,7 +45,7 @@ fn ambiguous(name: &str, other: &str, why: &str) -> Failure {
     Failure::configuration(message).at(format!("servers.{name}")).hint("rename one of them")
 }
 
-/// The tool sets.
+/// Checks and converts the tool sets.
 pub(crate) fn toolsets(config: &Config) -> Result<BTreeMap<String, ToolSet>, Failure> {
     let servers: BTreeSet<String> = config.servers.keys().map(|name| tool_id(name)).collect();
     let mut out = BTreeMap::new();
@@ -72,7 +72,7 @@ pub(crate) fn toolsets(config: &Config) -> Result<BTreeMap<String, ToolSet>, Fai
     Ok(out)
 }
 
-/// A pattern of prompts or resources names a server first.
+/// Rejects a pattern of prompts or resources that does not begin with the id of a known server.
 fn check_server(
     pattern: &ToolPattern,
     servers: &BTreeSet<String>,
@@ -94,8 +94,8 @@ fn check_server(
     })
 }
 
-/// Tools of sets that nothing can have: neither compiled in nor in the registry file, of no server,
-/// and no command is there that could list them.
+/// Rejects tools of sets that cannot exist: not built in, not in the registry file and not of a server. If a
+/// command is configured, it could list any tool, so nothing is rejected.
 pub(crate) fn check_tools(config: &Config, known: &[&str]) -> Result<(), Failure> {
     if !config.commands.is_empty() {
         return Ok(());
@@ -128,7 +128,7 @@ pub(crate) fn check_tools(config: &Config, known: &[&str]) -> Result<(), Failure
     Ok(())
 }
 
-/// How resource URIs are shown.
+/// Returns the form of resource URIs.
 pub(crate) fn uris(config: &Config) -> Result<ResourceUris, Failure> {
     let Some(server) = &config.mcp.bare_uris else { return Ok(ResourceUris::default()) };
     if config.servers.contains_key(server) {

@@ -1,4 +1,4 @@
-//! The tools that are compiled in.
+//! Builds the executor of the built-in tools.
 //!
 //! Doc: execution.md#built-in-tools
 
@@ -16,7 +16,7 @@ use super::{Adapters, hidden};
 use crate::config::Loaded;
 use crate::failure::Failure;
 
-/// Adds the built-in tools; gives their entries for the registry.
+/// Adds the built-in tools and returns their entries for the registry.
 pub(super) fn add(
     loaded: &Loaded,
     launcher: &Launcher,

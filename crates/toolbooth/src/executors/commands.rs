@@ -1,4 +1,4 @@
-//! Tools that a command runs: runtimes of commands, and commands that also list their tools.
+//! Builds the executors of command tools: command runtimes, and commands that also list their tools.
 //!
 //! Doc: execution.md#command-discovered, execution.md#command-runtimes
 
@@ -18,10 +18,10 @@ use super::{Adapters, Choice, folder, levels, present, settings, source_policy, 
 use crate::config::{self, Loaded};
 use crate::failure::Failure;
 
-/// How long a command may take to list its tools, if the configuration sets no time.
+/// The default timeout of a command that lists its tools.
 const DISCOVER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Adds the runtimes whose tools are commands.
+/// Adds the runtimes with commands as tools.
 pub(super) fn add_runtimes(
     loaded: &Loaded,
     launcher: &Launcher,
@@ -64,7 +64,7 @@ pub(super) fn add_sources(
     Ok(())
 }
 
-/// A runtime whose tools are commands.
+/// Returns the settings of a runtime with commands as tools.
 fn runtime_settings(
     loaded: &Loaded,
     name: &str,
@@ -84,7 +84,7 @@ fn runtime_settings(
     let template = CommandTemplate::parse(&words).map_err(|error| wrong(error.to_string()))?;
     let cwd = folder(loaded, runtime.cwd.as_ref());
     let line = CommandLine {
-        // For what asks whether the program is there.
+        // Used by the check that the program exists.
         argv: words.into_iter().take(1).map(secrets::Setting::Literal).collect(),
         env: settings(loaded, &runtime.env),
         cwd: Some(cwd.clone()),
@@ -118,7 +118,7 @@ fn words(text: &config::CommandText, place: &str) -> Result<Vec<String>, Failure
     }
 }
 
-/// The commands of a source that lists its tools.
+/// Returns the commands of a source that lists its tools.
 pub(crate) fn tools(
     loaded: &Loaded,
     name: &str,

@@ -1,4 +1,4 @@
-//! HTTP endpoints.
+//! Builds the executors of HTTP endpoints.
 //!
 //! Doc: execution.md#endpoints
 
@@ -23,11 +23,11 @@ use crate::config::{self, Loaded};
 use crate::failure::Failure;
 use crate::{files, openapi_file};
 
-/// Largest file of certificate authorities, in bytes.
+/// The maximum size of a file of certificate authorities, in bytes.
 const AUTHORITIES_BYTES_MAX: u64 = 32 << 20;
 
-/// Adds an executor for each endpoint. The tools of an endpoint whose URL has a variable that is
-/// not set are registered, and not configured.
+/// Adds an executor for each endpoint. If the URL contains an unset variable, the tools of the endpoint are
+/// registered but not configured.
 pub(super) fn add(
     loaded: &Loaded,
     launcher: &Launcher,
@@ -44,7 +44,7 @@ pub(super) fn add(
     Ok(())
 }
 
-/// An HTTP endpoint; the error of its URL where a variable is not set.
+/// Returns the settings of an HTTP endpoint, or the error of its URL if a variable is not set.
 fn settings_of(
     loaded: &Loaded,
     name: &str,
@@ -59,7 +59,7 @@ fn settings_of(
         Some(url) => {
             match secrets::Setting::Template(url.clone()).resolve() {
                 Ok(filled) => Some(filled),
-                // Nothing else stops because of it.
+                // An unset variable disables only this endpoint.
                 Err(error) => return Ok(Err(error)),
             }
         }
@@ -110,7 +110,7 @@ fn settings_of(
     }))
 }
 
-/// A file of certificate authorities (PEM).
+/// Reads a file of certificate authorities (PEM).
 fn authorities(path: &Path) -> Result<Vec<u8>, Failure> {
     files::read_within(path, AUTHORITIES_BYTES_MAX).map_err(|error| {
         let message = format!("the file cannot be read: {error}");

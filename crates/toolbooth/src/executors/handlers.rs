@@ -1,4 +1,4 @@
-//! Functions in files, run by standing workers.
+//! Builds the executor of handlers: functions in files that long-lived workers run.
 //!
 //! Doc: execution.md#handlers
 
@@ -14,7 +14,7 @@ use super::{Adapters, levels, settings};
 use crate::config::{self, Loaded};
 use crate::failure::Failure;
 
-/// Adds the executor of all handlers, under its own name and under that of each such runtime.
+/// Adds the executor of all handlers under its own name and under the name of each handler runtime.
 pub(super) fn add(
     loaded: &Loaded,
     launcher: &Launcher,
@@ -32,7 +32,7 @@ pub(super) fn add(
     Ok(())
 }
 
-/// The folders with handlers; the default one is beside the registry file.
+/// Returns the folders with handlers. The default folder is next to the registry file.
 fn folders(loaded: &Loaded) -> Result<Vec<HandlerFolder>, Failure> {
     let mut folders = Vec::new();
     for (name, runtime) in &loaded.config.runtimes {

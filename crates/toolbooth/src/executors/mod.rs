@@ -1,6 +1,6 @@
-//! Executors, sources and upstreams by the configuration: one builder for each kind of adapter.
+//! Builds executors, sources and upstreams from the configuration, with one builder for each kind of adapter.
 //!
-//! Starts nothing.
+//! Starts no process.
 //!
 //! Doc: configuration.md
 
@@ -42,7 +42,7 @@ pub(crate) struct Adapters {
 }
 
 impl Adapters {
-    /// All adapters of a configuration, and the registry entries of the built-in tools.
+    /// Builds all adapters of a configuration, and the registry entries of the built-in tools.
     pub(crate) fn build(
         loaded: &Loaded,
         launcher: &Launcher,
@@ -72,7 +72,7 @@ impl Adapters {
         self.upstreams = std::mem::take(&mut self.upstreams).with(entry);
     }
 
-    /// A log for the connections that are refused to the processes of a source.
+    /// Adds a log for the connections that are refused to the processes of a source.
     fn refusals_of(&mut self, source: &str) -> ExecutionLog {
         let log = ExecutionLog::default();
         self.refusals.push((source.to_owned(), log.clone()));
@@ -80,17 +80,17 @@ impl Adapters {
     }
 }
 
-/// Which tools of a source are registered, and under which ids.
+/// Selects the tools of a source that are registered, and their ids.
 struct Choice<'c> {
     /// The tools; `None` = all.
     tools: Option<&'c Vec<String>>,
-    /// Tools that are left out.
+    /// Tools that are excluded.
     deny: &'c [String],
     /// Tools with another id.
     rename: &'c BTreeMap<String, String>,
 }
 
-/// What starts every child: this program itself.
+/// Returns the launcher of all child processes, which runs this program itself.
 pub(crate) fn launcher(loaded: &Loaded) -> Result<Launcher, Failure> {
     let sandbox = &loaded.config.sandbox;
     let cgroup = sandbox.cgroup.as_ref().map(|folder| loaded.path(folder));
@@ -98,23 +98,23 @@ pub(crate) fn launcher(loaded: &Loaded) -> Result<Launcher, Failure> {
     Ok(launcher.with_network(sandbox.network()?))
 }
 
-/// What no tool sees: records and keys, and settings that may hold what nobody should know.
+/// Returns the files that no tool can see: records, keys, and settings that can contain secrets.
 fn hidden(loaded: &Loaded) -> Vec<PathBuf> {
     let own = std::iter::once(&loaded.data).chain(&loaded.file);
     own.map(|path| {
-        // What is not there yet has a folder that is.
+        // A path that does not exist yet is resolved by its parent folder.
         let beside = || Some(path.parent()?.canonicalize().ok()?.join(path.file_name()?));
         path.canonicalize().ok().or_else(beside).unwrap_or_else(|| path.clone())
     })
     .collect()
 }
 
-/// What words for trust mean.
+/// Returns the meaning of trust level names.
 pub(crate) fn levels(config: &Config) -> TrustLevels {
     TrustLevels::with(config.trust.levels.clone())
 }
 
-/// The trust level of what a source runs beside single calls.
+/// Returns the trust level of the processes of a source that do not belong to a single call.
 fn trust(config: &Config, own: &ToolDefaults) -> TrustLevel {
     let word = own.trust_level.as_ref().or(config.discovery.defaults.trust_level.as_ref());
     word.map_or(TrustLevel::Untrusted, |word| levels(config).of(word))
@@ -159,7 +159,7 @@ pub(crate) fn setting(loaded: &Loaded, setting: &Setting) -> secrets::Setting {
     }
 }
 
-/// Where a secret of the configuration is kept; a relative path is relative to the configuration.
+/// Returns the location of a secret. A relative path is relative to the configuration.
 pub(crate) fn location(loaded: &Loaded, reference: &SecretLocation) -> SecretLocation {
     match reference {
         SecretLocation::File(path) => {
@@ -176,7 +176,8 @@ pub(crate) fn settings(
     map.iter().map(|(name, value)| (name.clone(), setting(loaded, value))).collect()
 }
 
-/// The folder of a child; one that begins with a variable is no path of the configuration's.
+/// Returns the folder of a child. A folder that begins with a variable is not resolved against the
+/// configuration.
 fn folder(loaded: &Loaded, cwd: Option<&PathBuf>) -> secrets::Setting {
     let cwd = cwd.map_or_else(
         || loaded.folder.clone(),
@@ -191,8 +192,7 @@ fn folder(loaded: &Loaded, cwd: Option<&PathBuf>) -> secrets::Setting {
     secrets::Setting::Template(cwd.display().to_string())
 }
 
-/// The paths that the arguments of a server name, as far as they are there. What is contained may read
-/// them.
+/// Returns the existing paths that the arguments of a server name. The sandboxed server can read them.
 pub(crate) fn named_paths(child: &Child) -> Vec<PathBuf> {
     let Some(cwd) = child.line.cwd.as_ref().and_then(present) else { return Vec::new() };
     let words = child.line.argv.iter().take(child.line.written).skip(1);
@@ -205,7 +205,7 @@ pub(crate) fn named_paths(child: &Child) -> Vec<PathBuf> {
     words.filter_map(path).collect()
 }
 
-/// The folder that `cwd` stands for now; `None` where a variable of it is not set.
+/// Resolves `cwd` to a folder; `None` if one of its variables is not set.
 pub(crate) fn present(cwd: &secrets::Setting) -> Option<PathBuf> {
     let cwd = PathBuf::from(cwd.resolve().ok()?.expose_secret());
     Some(cwd.canonicalize().unwrap_or(cwd))

@@ -1,4 +1,4 @@
-//! Upstream MCP servers.
+//! Builds the executors of upstream MCP servers.
 //!
 //! Doc: execution.md#mcp-servers
 
@@ -24,9 +24,9 @@ use super::{Adapters, Choice, folder, present, settings, source_policy, trust};
 use crate::config::{self, Loaded};
 use crate::failure::Failure;
 
-/// How long a server may take to connect, if the configuration sets no time.
+/// The default timeout of connecting to a server.
 const STARTUP_TIMEOUT: Duration = Duration::from_secs(20);
-/// Where servers have their homes and caches, in the data folder.
+/// The folder in the data folder with the homes and caches of servers.
 const OWN_FOLDERS: &str = "servers";
 
 /// Adds each server: an executor, a source of tools, and an upstream of prompts and resources.
@@ -61,7 +61,7 @@ pub(super) fn add(
     Ok(())
 }
 
-/// The settings of one server.
+/// Returns the settings of one server.
 pub(crate) fn server_settings(
     loaded: &Loaded,
     name: &str,
@@ -119,7 +119,8 @@ pub(crate) fn server_settings(
     Ok(ServerSettings { name: name.to_owned(), reach, startup_timeout, callers })
 }
 
-/// A folder's name for a server: its own where that is one, else one that no other server has.
+/// Returns the folder name of a server: its own name if that is a plain file name, else `@` and its first 100
+/// bytes in hex.
 pub(crate) fn folder_name(server: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     let leads_away = server.starts_with('.') || server.is_empty() || server.len() > 64;
@@ -130,7 +131,8 @@ pub(crate) fn folder_name(server: &str) -> String {
     format!("@{}", HEXLOWER.encode(bytes.get(..100).unwrap_or(bytes)))
 }
 
-/// The callers' own variables or headers for a server: of the set that gives them their rights.
+/// Returns the callers' own variables or headers for a server. They are in the set that defines a caller's
+/// rights.
 fn credentials(loaded: &Loaded, server: &str) -> Credentials {
     type Own = Option<Vec<(String, secrets::Setting)>>;
     let sets: BTreeMap<String, (Vec<String>, Own)> = loaded

@@ -1,4 +1,4 @@
-//! Which servers need more than their profile gives, and the line that would give it.
+//! Finds the servers that need more access than their profile permits, and the setting that permits it.
 //!
 //! Doc: importing.md#containment
 
@@ -17,7 +17,7 @@ const RUNNERS: [&str; 5] = ["docker", "podman", "nerdctl", "docker-compose", "po
 /// Programs that run another one.
 const WRAPPERS: [&str; 3] = ["env", "sudo", "doas"];
 
-/// The program of a command line that starts containers.
+/// Returns the program in a command line that starts containers.
 pub(crate) fn container_runner(command: &str, arguments: &[String]) -> Option<&'static str> {
     let name = |word: &str| {
         let file = Path::new(word).file_name()?.to_str()?;
@@ -34,7 +34,7 @@ pub(crate) fn container_runner(command: &str, arguments: &[String]) -> Option<&'
     words.next().and_then(|word| runner(word))
 }
 
-/// The sentence and the lines for a server that starts containers.
+/// Returns the sentence and the lines for a server that starts containers.
 pub(crate) fn container_lines(runner: &str) -> [String; 3] {
     [
         format!(
@@ -45,17 +45,17 @@ pub(crate) fn container_lines(runner: &str) -> [String; 3] {
     ]
 }
 
-/// A folder that an operator wrote as an argument of a server.
+/// A folder that is an argument of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Folder {
     pub(crate) path: PathBuf,
-    /// It holds all kinds of things, such as a home: the server cannot read it either.
+    /// Whether it holds all kinds of files, such as a home. The server cannot read such a folder.
     pub(crate) is_wide: bool,
-    /// It is a project's: the server is given its parts.
+    /// Whether it is the folder of a project. The server receives access to its parts.
     pub(crate) is_project: bool,
 }
 
-/// The folders that a server's arguments name, and that its profile does not let it write.
+/// Returns the folders that a server's arguments name and that its profile does not let it write.
 pub(crate) fn folders(child: &Child, profile: &SandboxProfile) -> Vec<Folder> {
     let Some(cwd) = child.line.cwd.as_ref().and_then(executors::present) else { return Vec::new() };
     let home = std::env::var_os("HOME").map(PathBuf::from);
@@ -83,12 +83,12 @@ pub(crate) fn folders(child: &Child, profile: &SandboxProfile) -> Vec<Folder> {
     found
 }
 
-/// What `sandbox` of a server says beyond its shipped profile.
+/// The `sandbox` setting of a server, in addition to its shipped profile.
 #[derive(Debug, Clone)]
 pub(crate) struct Containment {
-    /// Written where it is not what the shipped profile has.
+    /// Whether the sandbox is required or best-effort.
     pub(crate) enforce: Enforce,
-    /// Folders that are read as a whole.
+    /// Folders that the server can read completely.
     pub(crate) read: Vec<PathBuf>,
     pub(crate) write: Vec<PathBuf>,
 }
@@ -97,7 +97,7 @@ impl Containment {
     pub(crate) fn value(&self) -> Value {
         let mut profile = InlineTable::new();
         profile.insert("base", Value::from("server"));
-        // The shipped profile alone is best-effort; that of an untrusted server is required.
+        // The base profile alone is best-effort, but the profile of an untrusted server is required.
         let enforce = match self.enforce {
             Enforce::Required => "required",
             Enforce::BestEffort => "best-effort",
@@ -108,7 +108,7 @@ impl Containment {
         };
         let mut fs = InlineTable::new();
         if !self.read.is_empty() {
-            // Beside those of the base.
+            // The entry `...` keeps the paths of the base.
             let paths = std::iter::once("...".to_owned()).chain(shown(&self.read));
             fs.insert("read", Value::from(paths.collect::<Array>()));
         }
@@ -121,7 +121,7 @@ impl Containment {
         Value::from(profile)
     }
 
-    /// The line of a configuration.
+    /// Returns the line of a configuration.
     pub(crate) fn line(&self) -> String {
         format!("sandbox = {}", self.value().to_string().trim())
     }

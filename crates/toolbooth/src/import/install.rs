@@ -1,4 +1,4 @@
-//! Points a client at Toolbooth instead of its servers, with a backup, and back again.
+//! Replaces the servers in a client's file by Toolbooth, with a backup, and restores them.
 //!
 //! Doc: importing.md#install
 
@@ -11,7 +11,7 @@ use toolbooth_import::{Client, ImportError, Replaced, with_gateway};
 
 use crate::failure::{Failure, OUT_OF_REACH};
 
-/// Backups of one file that are kept at once.
+/// The maximum number of backups of one file.
 const BACKUPS_MAX: usize = 1_000;
 
 fn backup(path: &Path, number: usize) -> PathBuf {
@@ -20,7 +20,7 @@ fn backup(path: &Path, number: usize) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// Whether anything has this name, be it a link to nothing.
+/// Whether the path exists, also as a dangling link.
 fn is_there(path: &Path) -> bool {
     path.symlink_metadata().is_ok()
 }
@@ -30,7 +30,7 @@ fn failed(path: &Path, what: &str, error: &std::io::Error) -> Failure {
         .at(path.display().to_string())
 }
 
-/// The command line by which a client starts this gateway.
+/// Returns the command line with which a client starts this gateway.
 fn runtime(configuration: &Path) -> Result<(String, Vec<String>), Failure> {
     let this = std::env::current_exe()
         .map_err(|error| Failure::usage(format!("this program cannot be found: {error}")))?;
@@ -41,24 +41,24 @@ fn runtime(configuration: &Path) -> Result<(String, Vec<String>), Failure> {
     Ok((this.display().to_string(), arguments))
 }
 
-/// A file that was changed, with its backup.
+/// A changed file, with its backup.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Backup {
     pub(crate) file: PathBuf,
     pub(crate) backup: PathBuf,
 }
 
-/// What an installation changed.
+/// The changes of an installation.
 #[derive(Debug)]
 pub(crate) struct Installed {
     pub(crate) backup: PathBuf,
-    /// Files with permissions that were carried over.
+    /// Files with copied permissions.
     pub(crate) permissions: Vec<(Backup, Vec<Change>)>,
-    /// Permissions of the client's file itself that were carried over.
+    /// Copied permissions of the client's file itself.
     pub(crate) own: Vec<Change>,
 }
 
-/// Puts this gateway into a client's file in the place of servers, and carries permissions over.
+/// Replaces servers in a client's file by this gateway, and copies their permissions.
 pub(crate) fn install(
     client: Client,
     path: &Path,
@@ -91,7 +91,7 @@ pub(crate) fn install(
             others.push((file.path, after, changes));
         }
     }
-    // Every file is copied before the first one is changed.
+    // All files are copied before the first one is changed.
     let backup = copy(path)?;
     let mut permissions = Vec::new();
     for (file, _, changes) in &others {
@@ -104,7 +104,7 @@ pub(crate) fn install(
         crate::files::replace_private(&list, &text)
             .map_err(|error| failed(&list, "the list of backups cannot be written", &error))?;
     }
-    // Refusals are there before the tools that they are about.
+    // Refusals are written before the tools to which they apply.
     let texts = others.iter().map(|(file, text, _)| (file.as_path(), text)).chain([(path, &text)]);
     for (file, text) in texts {
         if let Err(error) = crate::files::replace(file, text.as_bytes()) {
@@ -124,7 +124,7 @@ fn same(one: &Path, other: &Path) -> bool {
     }
 }
 
-/// The list of the other files that were changed with the one of this backup.
+/// Returns the path of the list of the other files that were changed with this backup's file.
 fn record(backup: &Path) -> PathBuf {
     let mut name = backup.as_os_str().to_owned();
     name.push(".files");
@@ -140,14 +140,14 @@ fn copy(path: &Path) -> Result<PathBuf, Failure> {
             .at(path.display().to_string())
             .hint("remove those that are not needed")
     })?;
-    // A copy has the mode of the file: it may hold secrets.
+    // The copy keeps the mode of the file, because it can contain secrets.
     std::fs::copy(path, &backup)
         .map_err(|error| failed(&backup, "the backup cannot be written", &error))?;
     Ok(backup)
 }
 
-/// Brings the latest backup back, and those of the files that were changed with it; what stands in
-/// their place is kept beside them. Gives the file's backup and where it is kept, and the others.
+/// Restores the latest backup, and those of the files that were changed with it. The current files are stored
+/// next to them. Returns the backup of the file, the new path of the replaced file, and the other backups.
 pub(crate) fn undo(
     client: Client,
     path: &Path,
@@ -166,7 +166,7 @@ pub(crate) fn undo(
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
         Err(error) => return Err(failed(&list, "the list of backups cannot be read", &error)),
     };
-    // The list stands beside the client's file, where others may have written it.
+    // The list is next to the client's file, where other users may be able to write it.
     let own = permissions::files(client, path);
     let is_ours = |one: &Backup| {
         own.iter().any(|file| file.path == one.file)

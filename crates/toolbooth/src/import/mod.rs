@@ -1,4 +1,5 @@
-//! Takes over MCP clients' servers: their settings into the configuration, and Toolbooth into their files.
+//! Imports MCP clients' servers: writes their settings into the configuration, and Toolbooth into their
+//! files.
 //!
 //! Doc: importing.md
 
@@ -13,7 +14,7 @@ use crate::failure::Failure;
 
 pub(crate) use install::{Backup, Installed, install, undo};
 
-/// The configuration with further sections. What is written must be read again.
+/// Returns the configuration with the added sections. The result must parse again.
 pub(crate) fn into_configuration(text: &str, sections: &Sections) -> Result<Extended, Failure> {
     let extended = toolbooth_import::into_configuration(text, sections).map_err(|error| {
         let failure = Failure::configuration(error.to_string());

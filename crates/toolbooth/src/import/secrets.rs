@@ -1,7 +1,7 @@
-//! Values of a client's file, moved to where only their owner reads them: secrets, and whatever is not
-//! plainly harmless.
+//! Moves values of a client's file to storage that only their owner can read: secrets, and all values that
+//! are not clearly harmless.
 //!
-//! It never shows a value, and never replaces a file that is there.
+//! It never shows a value, and never replaces an existing file.
 //!
 //! Doc: importing.md#secrets
 
@@ -19,17 +19,17 @@ use crate::config::{Loaded, Setting};
 use crate::executors::folder_name;
 use crate::failure::{Failure, OUT_OF_REACH};
 
-/// Where secrets are kept, in the data folder.
+/// The folder of secrets in the data folder.
 const FOLDER: &str = "secrets";
-/// The service of a key ring under which they are kept.
+/// The service name of the secrets in a key ring.
 const SERVICE: &str = "toolbooth";
-/// Names that are tried for one secret.
+/// The maximum number of names that are tried for one secret.
 const NAMES_MAX: usize = 100;
 
-/// Where secrets and other values of a client's file go.
+/// The storage of secrets and other values of a client's file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum SecretPlace {
-    /// Nowhere: whoever starts Toolbooth sets variables for secrets.
+    /// No storage: the user who starts Toolbooth sets variables for secrets.
     Env,
     /// Files of mode 0600 in the data folder.
     File,
@@ -37,7 +37,7 @@ pub(crate) enum SecretPlace {
     Keyring,
 }
 
-/// The literals of the sections that are added, with the section's name.
+/// Returns the literals of the added sections, with the names of the sections.
 fn literals<'s>(
     sections: &'s Sections,
     added: &'s [String],
@@ -47,26 +47,26 @@ fn literals<'s>(
     )
 }
 
-/// Whether a value can be kept elsewhere as it is: a client fills in the variables of its text,
-/// and a file keeps no line break at its end.
+/// Whether a value can be stored elsewhere unchanged. A client expands variables in its text, and a file does
+/// not keep a line break at its end.
 fn can_move(literal: &Literal) -> bool {
     let value = literal.value.expose_secret();
     !value.contains("${") && !value.ends_with(['\n', '\r'])
 }
 
-/// The folder for secrets.
+/// Returns the folder of secrets.
 pub(crate) fn folder(data: &Path) -> PathBuf {
     data.join(FOLDER)
 }
 
-/// Values that were moved.
+/// The values that were moved.
 #[derive(Debug, Default)]
 pub(crate) struct MovedValues {
     references: Vec<Reference>,
     files: Vec<PathBuf>,
 }
 
-/// Where a value is kept.
+/// The location of a stored value.
 #[derive(Debug)]
 struct Reference {
     server: String,
@@ -77,7 +77,7 @@ struct Reference {
 }
 
 impl MovedValues {
-    /// Takes them back, where the configuration that refers to them was not written.
+    /// Deletes the stored values if the configuration that refers to them was not written.
     pub(crate) fn take_back(&self) {
         for file in &self.files {
             let _ = std::fs::remove_file(file);
@@ -91,9 +91,9 @@ impl MovedValues {
     }
 }
 
-/// Moves the literals of the sections that are added, and refers to where they are then: to `said`,
-/// else to the key ring where this build has one that takes them, else into files. Gives what was
-/// moved, and notices.
+/// Moves the literals of the added sections and replaces them by references. Stores them in `said`, else in
+/// the key ring if this build has one that accepts them, else in files. Returns the moved values, and
+/// notices.
 pub(crate) fn relocate(
     said: Option<SecretPlace>,
     sections: &mut Sections,
@@ -154,7 +154,7 @@ pub(crate) fn relocate(
     Ok((moved, notices))
 }
 
-/// What [`relocate`] would do with values, in words.
+/// Describes the effect of [`relocate`] on values.
 pub(crate) fn rehearse(sections: &Sections, added: &[String]) -> Vec<String> {
     let movable = literals(sections, added).filter(|(_, literal)| can_move(literal));
     let told = |(server, Literal { kind, name, is_secret, .. }): (&str, &Literal)| {
@@ -166,7 +166,7 @@ pub(crate) fn rehearse(sections: &Sections, added: &[String]) -> Vec<String> {
     movable.map(told).collect()
 }
 
-/// The names that are tried for a secret, the plain one first.
+/// Returns the names that are tried for a secret, the plain one first.
 fn names(base: &str) -> impl Iterator<Item = String> {
     (1..=NAMES_MAX).map(move |number| match number {
         1 => base.to_owned(),
@@ -185,7 +185,7 @@ fn keep_in_file(
         let message = format!("a secret cannot be written: {error}");
         Failure::new(OUT_OF_REACH, "cannot-write", message).at(folder.display().to_string())
     };
-    // The data folder keeps itself out of version control.
+    // The data folder excludes itself from version control.
     StoreFolder::create(data).map_err(|error| failed(std::io::Error::other(error)))?;
     DirBuilder::new().recursive(true).mode(0o700).create(&folder).map_err(failed)?;
     if !folder.symlink_metadata().map_err(failed)?.is_dir() {
@@ -193,7 +193,7 @@ fn keep_in_file(
     }
     std::fs::set_permissions(&folder, PermissionsExt::from_mode(0o700)).map_err(failed)?;
     let base = format!("{}.{}", folder_name(server), folder_name(name));
-    // What is there already may belong to another configuration.
+    // An existing file can belong to another configuration.
     let mut paths = names(&base).map(|name| folder.join(name));
     let free = paths.find(|path| path.symlink_metadata().is_err());
     let path =
@@ -209,7 +209,7 @@ fn keep_in_ring(
     value: &str,
 ) -> Result<(String, Option<PathBuf>), Failure> {
     use std::sync::mpsc::sync_channel;
-    /// One that asks somebody to unlock it may never answer.
+    /// A key ring that asks the user to unlock it may never respond.
     const TIMEOUT: std::time::Duration = std::time::Duration::from_secs(30);
     let base = format!("{}.{}", folder_name(server), folder_name(name));
     let failed = |reason: String| {
@@ -220,7 +220,7 @@ fn keep_in_ring(
     let (tell, told) = sync_channel(1);
     let value = value.to_owned();
     let asking = std::thread::Builder::new().name("keyring".to_owned()).spawn(move || {
-        // The library's message names what was looked for, never what was found.
+        // The library's message contains the requested name, but never the value.
         let set = set_free(&base, &value).map_err(|error| error.to_string());
         let _ = tell.send(set);
     });
@@ -233,8 +233,7 @@ fn keep_in_ring(
     }
 }
 
-/// Keeps a secret under the first name that is free: one that is there may belong to another
-/// configuration.
+/// Stores a secret under the first free name. An existing name can belong to another configuration.
 #[cfg(feature = "keyring")]
 fn set_free(base: &str, value: &str) -> keyring::v1::Result<Option<String>> {
     for user in names(base) {
@@ -257,7 +256,7 @@ fn keep_in_ring(_: &str, _: &str, _: &str) -> Result<(String, Option<PathBuf>), 
         .hint("`--secrets file` keeps them in files of mode 0600"))
 }
 
-/// References of a configuration to secrets that `import` has moved.
+/// Returns the references of a configuration to secrets that `import` has moved.
 pub(crate) fn kept(loaded: &Loaded) -> Vec<String> {
     let (files, ring) =
         (format!("file:{}/", folder(&loaded.data).display()), format!("keyring:{SERVICE}/"));

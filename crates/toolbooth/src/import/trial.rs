@@ -1,6 +1,6 @@
-//! Imported servers, started once through their profiles to see which tools they list.
+//! Starts imported servers once in their sandboxes to list their tools.
 //!
-//! It pins nothing, writes no configuration, and remembers no name.
+//! It pins nothing, writes no configuration, and stores no name.
 //!
 //! Doc: importing.md#trial
 
@@ -25,19 +25,19 @@ use crate::offline::{self, OfflineGateway};
 use crate::settings;
 use crate::trust::Consent;
 
-/// How a source did in the trial.
+/// The result of a source in the trial.
 #[derive(Debug, Clone)]
 pub(crate) enum Attempt {
     /// It listed its tools.
     Answered(SourceState),
-    /// It did not start, or did not answer.
+    /// It did not start, or did not respond.
     Failed(String),
     /// It was not started.
     NotTried(String),
 }
 
 impl Attempt {
-    /// Why a source has no tools here.
+    /// Returns the reason why a source has no tools here.
     pub(crate) fn reason(&self) -> Option<&str> {
         match self {
             Self::Answered(_) => None,
@@ -46,11 +46,11 @@ impl Attempt {
     }
 }
 
-/// What came of trying.
+/// The results of a trial.
 pub(crate) struct Trial {
-    /// How each section did, by its kind and name.
+    /// The result of each section, by its kind and name.
     pub(crate) attempts: BTreeMap<(&'static str, String), Attempt>,
-    /// Names on the wire, as they were before.
+    /// Names on the wire before the trial.
     names: WireNames,
     offline: Option<OfflineGateway>,
 }
@@ -62,8 +62,8 @@ fn source(kind: &str, name: &str) -> Source {
     }
 }
 
-/// Starts the sources of these sections, all at once, each for as long as it may take to start.
-/// Those that `skipped` names are not started: what `consent` does not cover is among them.
+/// Starts the sources of these sections concurrently, each within its own startup timeout. Sources in
+/// `skipped` are not started; these include all that `consent` does not cover.
 pub(crate) async fn run(
     mut loaded: Loaded,
     sections: &[(&'static str, String)],
@@ -88,7 +88,7 @@ pub(crate) async fn run(
     loaded.is_trial = true;
     loaded.config.servers.retain(|name, server| starts("servers", name, server.enabled));
     loaded.config.commands.retain(|name, pair| starts("commands", name, pair.enabled));
-    // One section that cannot be must not keep the others from being tried.
+    // One invalid section must not prevent the trial of the others.
     for (name, server) in std::mem::take(&mut loaded.config.servers) {
         match executors::server_settings(&loaded, &name, &server) {
             Ok(_) => drop(loaded.config.servers.insert(name, server)),
@@ -131,7 +131,7 @@ pub(crate) async fn run(
             let states = catalogue.refresh_only(|source| *source == own).await;
             ((kind, name), states.into_iter().next())
         };
-        // What it warns of is reported below.
+        // Its warnings are reported below.
         starting.spawn(trying.with_subscriber(NoSubscriber::default()));
     }
     while let Some(joined) = starting.join_next().await {
@@ -154,7 +154,7 @@ pub(crate) async fn run(
     Ok(Trial { attempts, names: wire_names, offline: Some(offline) })
 }
 
-/// What a start means that failed, by the hosts that it was refused meanwhile.
+/// Returns the result of a failed start, depending on the hosts that it was refused.
 fn failed(reason: &str, refused: &[String]) -> Attempt {
     let reason = reason.trim_end().to_owned();
     match refused.first() {
@@ -165,7 +165,7 @@ fn failed(reason: &str, refused: &[String]) -> Attempt {
     }
 }
 
-/// A trial in which nothing was started.
+/// Returns a trial in which nothing was started.
 pub(crate) fn untried(
     loaded: &Loaded,
     sections: &[(&'static str, String)],
@@ -178,7 +178,7 @@ pub(crate) fn untried(
 }
 
 impl Trial {
-    /// The tools that a server listed.
+    /// Returns the tools that a server listed.
     pub(crate) fn tools(&self, server: &str) -> Vec<ListedTool> {
         let Some(offline) = &self.offline else { return Vec::new() };
         let world = offline.worlds.now();
@@ -199,21 +199,21 @@ impl Trial {
             .collect()
     }
 
-    /// Names on the wire of all tools that were listed, those in quarantine last.
+    /// Returns the names on the wire of all listed tools, quarantined ones last.
     pub(crate) fn names(&self) -> WireNames {
         let Some(offline) = &self.offline else { return self.names.clone() };
         let world = offline.worlds.now();
         world.names().with(world.registry().iter().map(|tool| WireCandidate::of(tool)))
     }
 
-    /// Keeps the names on the wire that tools were given, once a client's file has them.
+    /// Stores the names on the wire of the tools, once a client's file contains them.
     pub(crate) fn remember_names(&self) {
         if let Some(offline) = &self.offline {
             offline::remember_names(offline);
         }
     }
 
-    /// Each section as a document.
+    /// Returns each section as a document.
     pub(crate) fn json(&self) -> Vec<Value> {
         let rows = self.attempts.iter().map(|((kind, name), attempt)| {
             let mut row = json!({ "section": format!("{kind}.{name}") });

@@ -1,4 +1,4 @@
-//! What a person says of a configuration that is not trusted yet: to all of it, or entry by entry.
+//! Asks a user to trust a configuration: all of it, or entry by entry.
 //!
 //! Doc: importing.md#questions, trust.md#the-question
 
@@ -8,22 +8,21 @@ use super::{Judged, Trusted};
 use crate::config::Loaded;
 use crate::terminal;
 
-/// What a person has said of the entries of a configuration that are not trusted yet.
+/// The answers of a user for the entries of a configuration that are not trusted yet.
 #[derive(Debug)]
 pub(crate) struct Consent {
-    /// Entries that may not be started.
+    /// Entries that must not be started.
     refused: BTreeSet<String>,
 }
 
 impl Consent {
-    /// Shows what the configuration would start that is not trusted, and asks: for all, then one by one.
-    /// Where nobody can answer, nothing is agreed to but by `yes`,
-    /// which is said of the sections that are added alone.
+    /// Shows the untrusted entries that the configuration would start, and asks for all, then for each one.
+    /// Without a user who can answer, only `yes` agrees, and only to the added sections.
     pub(crate) fn ask(judged: &Judged, yes: bool, asks: bool, added: &[String]) -> Self {
         let mut refused: BTreeSet<String> =
             judged.changes.iter().map(|change| change.name.clone()).collect();
         if yes {
-            // What else the configuration has is not said yes to by importing something.
+            // Importing a section does not trust the other entries of the configuration.
             refused.retain(|name| !added.contains(name));
         } else if asks && !refused.is_empty() {
             judged.told().iter().for_each(|line| crate::note(line));
@@ -39,13 +38,13 @@ impl Consent {
         Self { refused }
     }
 
-    /// A configuration to be started as far as it was agreed to: whoever calls leaves out the rest,
-    /// which [`refused`](Self::refused) names.
+    /// Returns a configuration to start as far as it is agreed. The caller must leave out the sections that
+    /// [`refused`](Self::refused) returns.
     pub(crate) fn trusted(&self, loaded: Loaded) -> Trusted {
         Trusted::starting_nothing(loaded)
     }
 
-    /// Sections that are not started, with the reason.
+    /// Returns the sections that are not started, with the reason.
     pub(crate) fn refused(
         &self,
         sections: &[(&'static str, String)],
@@ -53,13 +52,13 @@ impl Consent {
         let is_refused = |(kind, name): &&(&'static str, String)| {
             self.refused.contains(&format!("{kind}.{name}"))
         };
-        // Another entry, such as a wider sandbox for all, holds for each of them.
+        // Another refused entry, such as a wider sandbox for all, affects every section.
         let other = self
             .refused
             .iter()
             .find(|name| !sections.iter().any(|(kind, own)| **name == format!("{kind}.{own}")));
         let reason = |section: &(&'static str, String)| match (other, is_refused(&section)) {
-            (_, true) => Some("nobody has said yes to it; `toolbooth trust` asks".to_owned()),
+            (_, true) => Some("it is not trusted yet; `toolbooth trust` asks".to_owned()),
             (Some(other), _) => Some(format!(
                 "`{}` of the configuration is not trusted; `toolbooth trust` asks",
                 other.escape_debug()
@@ -70,7 +69,7 @@ impl Consent {
         sections.iter().filter_map(told).collect()
     }
 
-    /// Keeps as trusted what was agreed to.
+    /// Stores the agreed entries as trusted.
     pub(crate) fn keep(&self, judged: &Judged) {
         if let Err(failure) = judged.keep(|name| !self.refused.contains(name)) {
             crate::note(&format!("the trust is not kept: {}", failure.message));

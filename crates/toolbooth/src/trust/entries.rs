@@ -1,5 +1,5 @@
-//! What a person has to trust of a configuration, in entries: what it starts, reads and reaches, and
-//! how that is contained.
+//! Divides a configuration into the entries that a user trusts: the processes that it starts, the data and
+//! hosts that it accesses, and their sandboxes.
 //!
 //! Doc: trust.md#what-counts
 
@@ -14,14 +14,14 @@ use toolbooth_contracts::contract::{
 use toolbooth_contracts::secret::SecretShapes;
 use toolbooth_registry::RegisteredTool;
 
-/// Entries by their names: `servers.NAME`, `tools.ID`, or a section such as `http`.
+/// Entries by name: `servers.NAME`, `tools.ID`, or a section such as `http`.
 pub(crate) type Entries = BTreeMap<String, Value>;
 
-/// Sections of which each name is an entry of its own.
+/// Sections in which each name is a separate entry.
 const NAMED: [&str; 5] = ["servers", "commands", "runtimes", "endpoints", "tools"];
 
-/// Sections without which less is checked than with them, or more is given. What starts something
-/// starts nothing when it is gone.
+/// Sections that restrict access or enable checks, so that removing one is a change. Removing an entry that
+/// starts a process is not, because it then starts nothing.
 const LOOSER_WITHOUT: [&str; 11] = [
     "audit",
     "builtin",
@@ -36,8 +36,8 @@ const LOOSER_WITHOUT: [&str; 11] = [
     "trust",
 ];
 
-/// Settings that start nothing, loosen nothing and reach nobody; `*` stands for any name. A setting
-/// that is not here counts, so that a new one is asked for until somebody has thought about it.
+/// Settings that start nothing, loosen nothing and reach no host; `*` matches any name. All other settings
+/// are relevant for trust, so that a new setting requires trust until it is reviewed.
 const HARMLESS: &[&str] = &[
     "audit.checkpoint_events",
     "audit.checkpoint_interval_ms",
@@ -71,7 +71,7 @@ const HARMLESS: &[&str] = &[
     "proxy.result_bytes_max",
     "proxy.shutdown_grace_ms",
     "proxy.workers",
-    // Its contracts are entries of their own.
+    // The contracts of the file are separate entries.
     "registry",
     "results",
     "runtimes.*.workers",
@@ -87,12 +87,12 @@ const HARMLESS: &[&str] = &[
     "toolsets",
 ];
 
-/// Contracts of a registry file that are entries of their own; beyond that all are one.
+/// The maximum number of separate contract entries of a registry file; above it, all contracts are one entry.
 const TOOLS_MAX: usize = 1_000;
-/// Largest file that counts with what it holds, in bytes.
+/// The largest file with a digest in an entry, in bytes.
 const FILE_BYTES_MAX: u64 = 32 << 20;
 
-/// Maps whose texts may be secrets: an entry has their digests.
+/// Maps with texts that can be secrets. An entry contains only their digests.
 const MASKED: [&str; 6] = ["env", "headers", "query", "secrets", "set", "body"];
 
 fn is_harmless(path: &[&str]) -> bool {
@@ -103,7 +103,7 @@ fn is_harmless(path: &[&str]) -> bool {
     })
 }
 
-/// What counts of a value; `None` where nothing does.
+/// Returns the part of a value that is relevant for trust; `None` if there is none.
 fn counting<'v>(value: &'v Value, path: &mut Vec<&'v str>) -> Option<Value> {
     if is_harmless(path) {
         return None;
@@ -120,7 +120,7 @@ fn counting<'v>(value: &'v Value, path: &mut Vec<&'v str>) -> Option<Value> {
     (!kept.is_empty()).then_some(Value::Object(kept))
 }
 
-/// The same without secrets: a digest says whether a text is the same.
+/// Replaces secrets in a value by digests, which still show whether a text has changed.
 fn masked(value: Value, is_secret: bool, shapes: &SecretShapes) -> Value {
     match value {
         Value::String(text) if is_secret || shapes.recognise(&text).is_some() => {
@@ -144,7 +144,7 @@ fn masked(value: Value, is_secret: bool, shapes: &SecretShapes) -> Value {
     }
 }
 
-/// A document of TOML as JSON. By hand, since JSON's own reader takes some keys for numbers.
+/// Converts TOML into JSON. This is done by hand, because the JSON library reads some keys as numbers.
 fn json(value: &toml::Value) -> Value {
     match value {
         toml::Value::String(text) => Value::String(text.clone()),
@@ -159,7 +159,7 @@ fn json(value: &toml::Value) -> Value {
     }
 }
 
-/// The texts of a value.
+/// Collects the texts of a value.
 fn texts<'v>(value: &'v Value, found: &mut Vec<&'v str>) {
     match value {
         Value::String(text) => found.push(text),
@@ -169,7 +169,7 @@ fn texts<'v>(value: &'v Value, found: &mut Vec<&'v str>) {
     }
 }
 
-/// Where relative paths of an entry lead that links take out of the folder of the configuration.
+/// Returns the targets of relative paths in an entry that links lead out of the configuration's folder.
 fn links(value: &Value, folder: &Path) -> Map<String, Value> {
     let Ok(root) = folder.canonicalize() else { return Map::new() };
     let mut found = Vec::new();
@@ -190,7 +190,7 @@ fn links(value: &Value, folder: &Path) -> Map<String, Value> {
     links
 }
 
-/// The digest of a file that an entry names, as far as it is there.
+/// Returns the digest of a file that an entry names, if the file exists and is not too large.
 fn digest_of_file(path: &Path) -> Option<String> {
     let data = std::fs::metadata(path).ok()?;
     let is_read = data.is_file() && data.len() <= FILE_BYTES_MAX;
@@ -198,8 +198,7 @@ fn digest_of_file(path: &Path) -> Option<String> {
     Some(format!("sha256:{}", sha256_hex(&text)))
 }
 
-/// What files beside the configuration add to an entry: where links lead, which hosts a document names,
-/// where packages come from.
+/// Adds facts from files to an entry: targets of links, digests of endpoint files, and package registries.
 fn with_files(section: &str, mut value: Value, folder: &Path) -> Value {
     let links = links(&value, folder);
     let text = |name: &str| value.get(name).and_then(Value::as_str).map(str::to_owned);
@@ -226,7 +225,7 @@ fn with_files(section: &str, mut value: Value, folder: &Path) -> Value {
     value
 }
 
-/// The entries of a configuration in a folder, from its document.
+/// Returns the entries of a configuration in a folder, from its document.
 pub(crate) fn of_configuration(
     document: &toml::Table,
     folder: &Path,
@@ -254,9 +253,9 @@ pub(crate) fn of_configuration(
     entries.into_iter().map(mask).collect()
 }
 
-/// The entries of the contracts of a registry file: of tools of servers and endpoints, which stand for
-/// what those list; and of tools on this machine that have a sandbox of their own, or a level other than
-/// `untrusted` and `sandbox`. Other tools of a trusted runtime are contained as that is.
+/// Returns the entries of the contracts of a registry file. Tools of servers and endpoints have entries,
+/// because their contracts replace the listed ones. Local tools have entries if they have their own sandbox,
+/// or a level other than `untrusted` and `sandbox`. Other tools of a trusted runtime use its sandbox.
 pub(crate) fn of_tools(tools: &[RegisteredTool]) -> Entries {
     let entry = |tool: &RegisteredTool| {
         let contract = tool.contract();
@@ -267,7 +266,7 @@ pub(crate) fn of_tools(tools: &[RegisteredTool]) -> Entries {
             AdapterId::Local(own) if [BUILTIN_RUNTIME, GATEWAY_RUNTIME].contains(&own.as_str()) => {
                 return None;
             }
-            // The runtime of a folder that no configuration has to name.
+            // This runtime uses a default folder that needs no configuration.
             AdapterId::Local(own) if is_contained && own == HANDLERS_RUNTIME => {
                 let value = serde_json::json!({ "folder": HANDLERS_RUNTIME });
                 return Some((HANDLERS_RUNTIME.to_owned(), value));
@@ -297,22 +296,22 @@ pub(crate) fn of_tools(tools: &[RegisteredTool]) -> Entries {
     Entries::from([("tools".to_owned(), all)])
 }
 
-/// Whether an entry is of the registry file.
+/// Whether an entry belongs to the registry file.
 pub(crate) fn is_of_registry(name: &str) -> bool {
     [HANDLERS_RUNTIME, "tools"].contains(&name) || name.starts_with("tools.")
 }
 
-/// An entry that is not as it was trusted.
+/// An entry that differs from its trusted state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Change {
     pub(crate) name: String,
-    /// As it was trusted; `None` where it is new.
+    /// The trusted state; `None` if the entry is new.
     pub(crate) before: Option<Value>,
-    /// As it is; `None` where it is gone and less is checked without it.
+    /// The current state; `None` if the entry was removed and removing it loosens a check.
     pub(crate) now: Option<Value>,
 }
 
-/// What of `now` was not trusted.
+/// Returns the entries of `now` that differ from the trusted ones.
 pub(crate) fn changes(trusted: &Entries, now: &Entries) -> Vec<Change> {
     let is_looser = |name: &str| {
         let section = name.split_once('.').map_or(name, |(section, _)| section);
@@ -331,7 +330,7 @@ pub(crate) fn changes(trusted: &Entries, now: &Entries) -> Vec<Change> {
         .collect()
 }
 
-/// The leaves of a value, by their paths.
+/// Returns the leaves of a value by path.
 pub(crate) fn leaves(value: &Value) -> BTreeMap<String, String> {
     fn walk(value: &Value, path: String, found: &mut BTreeMap<String, String>) {
         match value {

@@ -1,4 +1,4 @@
-//! The file in which a user's trusted configurations are kept, outside of their folders.
+//! Stores a user's trusted configurations in a file outside of their folders.
 //!
 //! Doc: trust.md#where-it-is-kept
 
@@ -13,32 +13,32 @@ use toolbooth_adapters::secrets;
 use super::entries::Entries;
 use crate::failure::Failure;
 
-/// The format of the file.
+/// The version of the file format.
 const VERSION: u32 = 1;
-/// Most bytes of the file.
+/// The maximum size of the file, in bytes.
 const BYTES_MAX: u64 = 16 << 20;
 
-/// A configuration as it was trusted.
+/// The trusted state of a configuration.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct TrustedState {
-    /// SHA-256 of its registry file, in hex; empty where not all of it is trusted.
+    /// SHA-256 of its registry file, in hex; empty if not all of it is trusted.
     pub(crate) registry_digest: String,
     /// RFC 3339.
     pub(crate) trusted_at: String,
-    /// What counts of it.
+    /// Its entries.
     pub(crate) entries: Entries,
 }
 
-/// Everything in the file.
+/// The content of the file.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Contents {
     version: u32,
-    /// By the real paths of configurations.
+    /// Trusted states by the real paths of configurations.
     pub(crate) configurations: BTreeMap<String, TrustedState>,
 }
 
-/// The file of one user.
+/// The trust file of one user.
 #[derive(Debug, Clone)]
 pub(crate) struct TrustFile(PathBuf);
 
@@ -48,7 +48,7 @@ fn failed(path: &Path, what: &str, error: &std::io::Error) -> Failure {
 }
 
 impl TrustFile {
-    /// `$XDG_STATE_HOME/toolbooth/trusted`, or the same in `~/.local/state`.
+    /// Returns `$XDG_STATE_HOME/toolbooth/trusted`, or the same in `~/.local/state`.
     pub(crate) fn of_user() -> Option<Self> {
         let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
         let state = absolute("XDG_STATE_HOME")
@@ -60,7 +60,7 @@ impl TrustFile {
         &self.0
     }
 
-    /// What is kept. A file that others may read or write is not believed.
+    /// Reads the file. Rejects a file that other users can read or write.
     pub(crate) fn read(&self) -> Result<Contents, Failure> {
         let path = &self.0;
         let failed = |error| failed(path, "the trusted configurations cannot be read", &error);
@@ -88,7 +88,7 @@ impl TrustFile {
         }
     }
 
-    /// Changes what is kept, while no other process does.
+    /// Changes the file under a lock between processes.
     pub(crate) fn change(&self, change: impl FnOnce(&mut Contents)) -> Result<(), Failure> {
         let path = &self.0;
         let folder = path.parent().unwrap_or(Path::new("/"));

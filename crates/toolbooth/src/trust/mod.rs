@@ -1,7 +1,7 @@
-//! Whether a person trusts a configuration: nothing of one is started, read or reached before.
+//! Checks whether a user trusts a configuration before any part of it is started, read or reached.
 //!
-//! A configuration is trusted by its path and by what counts of it ([`entries`]), once. One that has
-//! changed in what counts is asked for again, with the difference.
+//! A user trusts a configuration once, by its path and its entries ([`entries`]). If the entries change, the
+//! user is asked again and sees the difference.
 //!
 //! Doc: trust.md#one-run
 
@@ -31,29 +31,29 @@ use crate::failure::{Failure, USAGE};
 use crate::registry_file;
 use crate::secret_shapes;
 
-/// The code of a refusal for want of trust.
+/// The error code of a refusal because of missing trust.
 pub(crate) const UNTRUSTED: &str = "untrusted-configuration";
-/// The variable that names a configuration as `--trust` does.
+/// The variable that names a configuration like `--trust`.
 const NAMED: &str = "TOOLBOOTH_TRUST";
 
-/// A registry file: its path as it is shown, and its bytes.
+/// A registry file: its path for messages, and its bytes.
 type RegistryText = Result<Option<(String, Vec<u8>)>, Failure>;
 
-/// A configuration that may be acted upon, with the registry file as it was looked at. Only this
-/// module makes one.
+/// A configuration that commands can act on, with the registry file that was checked. Only this module
+/// creates one.
 #[derive(Debug, Clone)]
 pub(crate) struct Trusted {
     loaded: Loaded,
     registry: RegistryText,
-    /// The tools of the registry file, where it was read to be judged.
+    /// The tools of the registry file, if it was parsed for the check.
     read: Option<Arc<Vec<RegisteredTool>>>,
-    /// Its file, or the place where it would be.
+    /// Its file, or the default path of the file.
     file: PathBuf,
-    /// The command line names it, or it starts nothing: what changes is not asked for.
+    /// Whether the command line names it, or it starts nothing; changes then need no trust.
     is_named: bool,
 }
 
-/// The file of a configuration, or the place in its folder where it would be.
+/// Returns the file of a configuration, or its default path in the folder.
 fn file_of(loaded: &Loaded) -> PathBuf {
     loaded.file.clone().unwrap_or_else(|| loaded.folder.join(crate::config::FILE))
 }
@@ -67,30 +67,30 @@ impl Deref for Trusted {
 }
 
 impl Trusted {
-    /// The registry file.
+    /// Returns the registry file.
     pub(crate) fn registry_text(&self) -> RegistryText {
         self.registry.clone()
     }
 
-    /// The tools of the registry file, where it was read already: a large one takes a while.
+    /// Returns the tools of the registry file if it was already parsed, because parsing a large file is slow.
     pub(crate) fn take_read(&mut self) -> Option<Vec<RegisteredTool>> {
         self.read.take().and_then(|tools| Arc::try_unwrap(tools).ok())
     }
 
-    /// The same with another use of the lock.
+    /// Returns the configuration with another use of the lock.
     pub(crate) fn using_lock(mut self, lock_use: crate::config::LockUse) -> Self {
         self.loaded.lock_use = lock_use;
         self
     }
 
-    /// For commands that start, connect to and write nothing.
+    /// Accepts a configuration for commands that start, connect to and write nothing.
     pub(crate) fn starting_nothing(loaded: Loaded) -> Self {
         let (registry, file) = (registry_file::read(&loaded), file_of(&loaded));
         Self { loaded, registry, read: None, file, is_named: true }
     }
 
-    /// Keeps the trust after this program has added contracts to the registry file, as a person has
-    /// asked it to. Where that is not kept, the next command asks.
+    /// Updates the trust after this program has added contracts to the registry file at the user's request.
+    /// If the update fails, the next command asks.
     pub(crate) fn registry_written(&self) {
         if self.is_named {
             return;
@@ -101,7 +101,7 @@ impl Trusted {
         }
     }
 
-    /// Whether contracts that the registry file has now may be used: what does not count may change.
+    /// Rejects changed contracts of the registry file that need trust; other changes are accepted.
     pub(crate) fn admits(&self, tools: &[RegisteredTool]) -> Result<(), Failure> {
         if self.is_named {
             return Ok(());
@@ -122,15 +122,15 @@ impl Trusted {
     }
 }
 
-/// What is kept of a configuration, by its real path.
+/// Returns the stored entries of a configuration, by its real path.
 fn kept(file: &Path) -> Result<Option<Entries>, Failure> {
     let Some(trusted) = TrustFile::of_user() else { return Ok(None) };
     let mut contents = trusted.read()?;
     Ok(contents.configurations.remove(&name(file)).map(|kept| kept.entries))
 }
 
-/// The name of a configuration in the file of trust: the real path of its folder, and its own name. A
-/// link to another configuration is one of its own, because its folder decides where paths lead.
+/// Returns the name of a configuration in the trust file: the real path of its folder, and its own name. A
+/// link to another configuration is a separate one, because its folder is the base of relative paths.
 pub(crate) fn name(file: &Path) -> String {
     let file = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
     let folder = file.parent().and_then(|folder| folder.canonicalize().ok());
@@ -140,14 +140,14 @@ pub(crate) fn name(file: &Path) -> String {
     }
 }
 
-/// A configuration that has been looked at, and what of it was not trusted.
+/// A checked configuration, with its untrusted changes.
 #[derive(Debug)]
 pub(crate) struct Judged {
     trusted: Trusted,
     file: PathBuf,
     /// SHA-256 of the registry file, in hex.
     registry_digest: String,
-    /// As it was trusted.
+    /// The trusted entries.
     before: Entries,
     pub(crate) entries: Entries,
     /// Whether it was ever trusted.
@@ -156,7 +156,7 @@ pub(crate) struct Judged {
 }
 
 impl Judged {
-    /// Looks at the configuration of `file`, which `loaded` was read from, or would be.
+    /// Checks the configuration of `file`, from which `loaded` was read or would be read.
     pub(crate) fn of(loaded: Loaded, file: PathBuf) -> Result<Self, Failure> {
         let registry = registry_file::read(&loaded);
         let registry_text = registry.as_ref().ok().and_then(Option::as_ref);
@@ -175,13 +175,13 @@ impl Judged {
         let mut entries = entries::of_configuration(&document, &loaded.folder, &shapes);
         let mut tools = None;
         if known_digest.as_ref() == Some(&registry_digest) {
-            // A large registry is not read twice where it is as it was.
+            // A large registry that is unchanged is not parsed again.
             let of_registry = before.iter().filter(|(name, _)| is_of_registry(name));
             entries.extend(of_registry.map(|(name, value)| (name.clone(), value.clone())));
         } else if let Some((name, text)) = registry_text
             && let Ok(read) = toolbooth_registry::file::load(text, name, &Guard::new(shapes))
         {
-            // One that is refused has no contract.
+            // A rejected registry has no contracts.
             entries.extend(entries::of_tools(&read.tools));
             tools = Some(Arc::new(read.tools));
         }
@@ -191,12 +191,12 @@ impl Judged {
         Ok(Self { trusted, file, registry_digest, before, entries, is_known, changes })
     }
 
-    /// Whether there is nothing to ask. A configuration in which nothing counts needs no trust.
+    /// Whether there are no changes to trust. A configuration without entries needs no trust.
     pub(crate) fn is_trusted(&self) -> bool {
         self.changes.is_empty()
     }
 
-    /// What a person is shown: what it starts, where, and what it may read and reach.
+    /// Returns the lines for the user: the processes, their folders, and their access to files and hosts.
     pub(crate) fn told(&self) -> Vec<String> {
         let mut lines = told(&self.trusted.loaded, &self.changes);
         let data = &self.trusted.data;
@@ -206,14 +206,14 @@ impl Judged {
         lines
     }
 
-    /// The same of one entry.
+    /// Returns the lines for one entry.
     pub(crate) fn told_of(&self, name: &str) -> Vec<String> {
         let of: Vec<Change> =
             self.changes.iter().filter(|change| change.name == name).cloned().collect();
         told(&self.trusted.loaded, &of)
     }
 
-    /// Keeps it as trusted, in so far as `is_meant` says.
+    /// Stores the entries that `is_meant` selects as trusted.
     pub(crate) fn keep(&self, is_meant: impl Fn(&str) -> bool) -> Result<(), Failure> {
         let own = TrustFile::of_user().ok_or_else(|| {
             Failure::usage("there is no home to keep the trust in")
@@ -223,14 +223,14 @@ impl Judged {
         let names: BTreeSet<&String> = self.entries.keys().chain(self.before.keys()).collect();
         let mut entries = Entries::new();
         for name in names {
-            // What nobody has said yes to stays as it was, also where it is gone now.
+            // An entry without consent keeps its stored state, also if it is removed now.
             let from = if is_meant(name) { &self.entries } else { &self.before };
             entries.extend(from.get(name).map(|value| (name.clone(), value.clone())));
         }
         if entries.is_empty() && !all {
             return Ok(());
         }
-        // Only a registry that is trusted as a whole is known by its bytes.
+        // Only a registry that is trusted completely is identified by its bytes.
         let registry_digest = if all { self.registry_digest.clone() } else { String::new() };
         let trusted_at = SystemClock::default().now().text;
         let kept = TrustedState { registry_digest, trusted_at, entries };
@@ -239,12 +239,12 @@ impl Judged {
         })
     }
 
-    /// The configuration, once somebody has said yes.
+    /// Returns the configuration after the user has agreed.
     pub(crate) fn into_trusted(self) -> Trusted {
         self.trusted
     }
 
-    /// Asks on the terminal, and keeps the answer.
+    /// Asks on the terminal and returns the answer.
     pub(crate) fn ask(&self) -> bool {
         for line in self.told() {
             crate::note(&line);
@@ -264,7 +264,7 @@ impl Judged {
             };
             format!("it is not as it was trusted: `{}`{more}", names.join("`, `"))
         } else {
-            "nobody has trusted this configuration here yet; nothing of it was started".to_owned()
+            "this configuration is not trusted here yet; nothing of it was started".to_owned()
         };
         let kept = TrustFile::of_user();
         let kept = kept.as_ref().map_or("nowhere".into(), |own| own.path().to_string_lossy());
@@ -275,17 +275,17 @@ impl Judged {
     }
 }
 
-/// How commands get trust: by what the command line names, by what is kept, by a question.
+/// Determines trust: by the command line, by the trust file, or by a question.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Gate {
     /// The configuration that the command line names.
     pub(crate) named: Option<PathBuf>,
-    /// Whether nobody is asked, as where standard input is a client's.
+    /// Whether no question is asked, for example because standard input belongs to a client.
     pub(crate) is_silent: bool,
 }
 
 impl Gate {
-    /// The configuration, if it is trusted.
+    /// Returns the configuration if it is trusted.
     pub(crate) fn require(&self, loaded: Loaded) -> Result<Trusted, Failure> {
         let file = file_of(&loaded);
         let same = |named: &Path| name(named) == name(&file);
@@ -297,7 +297,7 @@ impl Gate {
                 .at(file.display().to_string())
                 .hint("name the configuration that is used; `--config FILE` chooses one"));
         }
-        // A relative one would name a file of every folder.
+        // A relative path would match a file in every folder.
         let of_variable =
             std::env::var_os(NAMED).map(PathBuf::from).filter(|named| named.is_absolute());
         if self.named.is_some() || of_variable.is_some_and(|named| same(&named)) {
@@ -323,8 +323,8 @@ impl Gate {
         self.named.as_deref().is_some_and(|named| name(named) == name(file))
     }
 
-    /// Trusts a configuration that this program has just written, as a person has asked it to. Where
-    /// that cannot be kept, the next command asks.
+    /// Trusts a configuration that this program has just written at the user's request. If the trust cannot
+    /// be stored, the next command asks.
     pub(crate) fn trust_written(&self, file: &Path) {
         let kept = crate::config::load(Some(file), None).and_then(|loaded| {
             let file = loaded.file.clone().unwrap_or_else(|| file.to_owned());
@@ -335,7 +335,8 @@ impl Gate {
         }
     }
 
-    /// The configuration for commands on records: those in the data folder may be read unasked.
+    /// Returns the configuration for commands on records. Records in the data folder can be read without a
+    /// question.
     pub(crate) fn for_records(&self, loaded: Loaded, writes: bool) -> Result<Trusted, Failure> {
         let config = &loaded.config;
         let reaches = config.store.url.is_some() || config.audit.signing_key.is_some();

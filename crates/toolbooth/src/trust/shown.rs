@@ -1,4 +1,4 @@
-//! What a person is shown of a configuration before it is trusted.
+//! Describes a configuration to the user before it is trusted.
 //!
 //! Doc: trust.md#the-question
 
@@ -13,12 +13,12 @@ use super::entries::{Change, leaves};
 use crate::config::{self, CommandText, Loaded, RuntimeKind, Setting};
 use crate::executors;
 
-/// Contained tools of the registry file that are named; what is not contained is named in any case.
+/// The maximum number of sandboxed registry tools that are listed; tools without a sandbox are always listed.
 const TOOLS_MAX: usize = 20;
-/// White space in one piece that is shown as it is.
+/// The maximum length of white space that is shown unchanged.
 const BLANKS_MAX: usize = 3;
 
-/// Each change as lines, those that start something first.
+/// Returns each change as lines; changes that start a process are first.
 pub(crate) fn told(loaded: &Loaded, changes: &[Change]) -> Vec<String> {
     let mut lines = Vec::new();
     let rank = |change: &&Change| {
@@ -41,8 +41,7 @@ pub(crate) fn told(loaded: &Loaded, changes: &[Change]) -> Vec<String> {
     lines.into_iter().map(|line| one_line(&line)).collect()
 }
 
-/// A text as one line from which nothing is left out: what would begin another line is written out, and
-/// much white space is counted.
+/// Returns a text as one line without omissions. Line breaks are escaped, and long white space is counted.
 fn one_line(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let indent = text.len() - text.trim_start_matches(' ').len();
@@ -69,7 +68,7 @@ fn one_line(text: &str) -> String {
     out
 }
 
-/// The contracts of the registry file, those without containment first.
+/// Describes the contracts of the registry file, those without a sandbox first.
 fn of_tools(loaded: &Loaded, tools: &[&Change]) -> Vec<String> {
     if tools.is_empty() {
         return Vec::new();
@@ -111,7 +110,7 @@ fn of_tools(loaded: &Loaded, tools: &[&Change]) -> Vec<String> {
     lines
 }
 
-/// What files beside the configuration add to an entry.
+/// Describes the facts that files add to an entry.
 fn files(now: &serde_json::Value) -> Vec<String> {
     let of = |name: &str| now.get(name).map(leaves).unwrap_or_default();
     let links = of("leadsTo").into_iter().map(|(path, real)| format!("    {path} leads to {real}"));
@@ -123,7 +122,7 @@ fn files(now: &serde_json::Value) -> Vec<String> {
     links.chain(own).collect()
 }
 
-/// What is different in an entry that was trusted before.
+/// Describes the differences of an entry that was trusted before.
 fn differences(before: &serde_json::Value, now: &serde_json::Value) -> Vec<String> {
     let (before, now) = (leaves(before), leaves(now));
     let mut lines = Vec::new();
@@ -182,7 +181,7 @@ fn described(loaded: &Loaded, change: &Change) -> Vec<String> {
     })
 }
 
-/// A path that an argument names.
+/// Describes the access to a path that an argument names.
 fn named(path: &Path) -> String {
     let home = std::env::var_os("HOME").map(PathBuf::from);
     match secret_place_of(path, home.as_deref()) {
@@ -206,7 +205,7 @@ fn named(path: &Path) -> String {
     }
 }
 
-/// Variables or headers, by their names, with where secrets come from.
+/// Describes variables or headers by name, with the locations of secrets.
 fn given<'s>(
     word: &str,
     settings: impl Iterator<Item = (&'s String, &'s Setting)>,
@@ -301,7 +300,7 @@ fn of_runtime(loaded: &Loaded, name: &str, runtime: &config::Runtime) -> Vec<Str
     let place = format!("runtimes.{name}.sandbox");
     match sandbox.of_calls(runtime.sandbox.as_ref(), &place, Some(&loaded.folder)) {
         Ok(Some(profile)) => lines.extend(contained(Some(&profile))),
-        // The trust level of each contract decides.
+        // The trust level of each contract determines the sandbox.
         Ok(None) => {
             lines.extend(contained(Some(&default_profile())));
             lines.push("    unless the contract of a tool says `trusted`".to_owned());
@@ -312,7 +311,7 @@ fn of_runtime(loaded: &Loaded, name: &str, runtime: &config::Runtime) -> Vec<Str
     lines
 }
 
-/// A command line as a shell would be given it.
+/// Returns a command line with shell quoting.
 fn words_of(words: impl Iterator<Item = String>) -> String {
     let quoted = |word: String| {
         let is_plain = |c: char| {
@@ -327,7 +326,7 @@ fn words_of(words: impl Iterator<Item = String>) -> String {
     words.map(quoted).collect::<Vec<_>>().join(" ")
 }
 
-/// A URL, and the host that it leads to where that is not plain.
+/// Returns a URL, with its host if the host is not obvious.
 fn with_host(url: &str) -> String {
     let parsed: Option<http::Uri> = url.parse().ok();
     let host = parsed.as_ref().and_then(http::Uri::host);
@@ -339,7 +338,7 @@ fn with_host(url: &str) -> String {
     }
 }
 
-/// How a process is contained: what it may do, and what is not as the shipped profiles have it.
+/// Describes the sandbox of a process: its permissions, and differences from the shipped profiles.
 fn contained(profile: Option<&SandboxProfile>) -> Vec<String> {
     let Some(profile) = profile else {
         return vec!["    NOT CONTAINED: it may do all that you may".to_owned()];

@@ -1,11 +1,12 @@
-//! The characters of base64 that a secret decides, wherever it stands in what is encoded (RFC 4648).
+//! Computes the base64 characters that a secret determines at any offset in the encoded data (RFC
+//! 4648).
 //!
 //! Doc: execution.md#secrets
 
 use data_encoding::Encoding;
 
-/// The characters of base64 that a text alone decides, where so many bytes stand before it; and
-/// whether the characters before and after hold bits of it.
+/// Returns the base64 characters that only the text determines, if `before` bytes precede it. Also
+/// returns whether the characters before and after contain bits of it.
 pub(super) fn in_base64(text: &str, before: usize, alphabet: &Encoding) -> (String, (bool, bool)) {
     let mut bytes = vec![0; before];
     bytes.extend_from_slice(text.as_bytes());
@@ -19,7 +20,7 @@ pub(super) fn in_alphabet(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/' | b'-' | b'_')
 }
 
-/// Whether a text has so many characters of base64 in a row.
+/// Whether a text contains `length` base64 characters in a row.
 pub(super) fn has_run(text: &[u8], length: usize) -> bool {
     let mut run = 0;
     text.len() >= length

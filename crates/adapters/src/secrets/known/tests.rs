@@ -5,7 +5,7 @@ fn known(secrets: &[&str]) -> KnownSecrets {
     KnownSecrets::new(secrets.iter().map(named))
 }
 
-/// The secret in every encoding that is promised.
+/// Returns the secret in every supported encoding.
 fn encodings(secret: &str) -> Vec<String> {
     let percent = |text: &str, all: bool, upper: bool| {
         text.bytes()
@@ -63,7 +63,7 @@ fn secrets_are_found_in_their_common_encodings() {
                 let text = format!("{before}{encoded}{after}");
                 let clean = known.conceal_text(&text);
                 assert!(clean.contains("<it>"), "{secret:?} stands in {text:?}");
-                // Base64 of what stands beside it may stay, and not one byte of the secret.
+                // Base64 of the adjacent text may remain, but not one byte of the secret.
                 let left = clean.replace("<it>", "");
                 assert!(left.len() <= before.len() + after.len() + 60, "{clean:?}");
             }
@@ -131,7 +131,7 @@ fn what_things_are_called_stays_in_definitions() {
     assert_eq!(tool, expected);
 }
 
-/// Twenty secrets and a megabyte of escapes: no attempt is made that cannot succeed.
+/// Twenty secrets and 128 KiB of escapes: attempts that cannot succeed are not made.
 #[test]
 fn a_text_of_escapes_costs_no_more_than_its_length() {
     let secrets: Vec<String> = (0..20).map(|n| format!("s3cret/{n}+aB%{n}\\x{n}")).collect();

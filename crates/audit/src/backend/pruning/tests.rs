@@ -54,7 +54,7 @@ proptest! {
             prop_assert_eq!(root_of(&pieces), signed);
             let ranges = gone.iter().map(|part| (part.seq, part.seq + part.size));
             prop_assert_eq!(&Remaining::of(0, size, ranges), &left);
-            // Whether a place is left is all that counts, not how the others are held.
+            // Only the remaining places count, not how the removed ones are stored.
             let single = gone.iter().flat_map(|part| part.seq..part.seq + part.size);
             prop_assert_eq!(&Remaining::of(0, size, single.map(|seq| (seq, seq + 1))), &left);
             if let Some(part) = gone.first() {

@@ -1,4 +1,4 @@
-//! Approvals and charges: what a claim takes, and what a call that did not start gives back.
+//! Approvals and rate charges: consumed by a claim, and refunded for a call that did not start.
 //!
 //! Path: 6, 9. Doc: policy.md#approval
 
@@ -23,7 +23,8 @@ impl ClaimRequest {
     }
 }
 
-/// The approval that the call spends; else what the caller is told, and what is written then.
+/// Returns the approval that the call spends; otherwise the response to the caller and the changes
+/// to write.
 pub(super) fn spend(
     set: &WorkingSet,
     request: &ClaimRequest,
@@ -31,7 +32,7 @@ pub(super) fn spend(
     let mut changes = Changes::default();
     let refused = match set.approval(&request.approval_name())? {
         Some(approval) if approval.state == ApprovalState::Granted => {
-            // Its dispatch accounts for it.
+            // The dispatch event accounts for it.
             let audit_seq = Some(place(set, 0));
             let state = ApprovalState::Spent;
             return Ok(Ok(Approval { state, audit_seq, ..approval.clone() }));
@@ -62,7 +63,7 @@ pub(super) fn spend(
     Ok(Err((refused, changes)))
 }
 
-/// The event that somebody is asked.
+/// Returns the event of an approval request.
 fn requested(request: &ClaimRequest, approval: &Approval) -> EventBody {
     let mut body = EventBody::new(AuditEventKind::ApprovalRequested, request.at.text.clone());
     body.tool_name = Some(request.tool_id.clone());
@@ -76,8 +77,8 @@ fn requested(request: &ClaimRequest, approval: &Approval) -> EventBody {
     body
 }
 
-/// Charges the limits; what the caller is told where one is reached. What is in `changes` is written
-/// in both cases.
+/// Charges the limits; returns the response to the caller if a limit is reached. `changes` are
+/// written in both cases.
 pub(super) fn charge(
     set: &WorkingSet,
     request: &ClaimRequest,
@@ -102,8 +103,8 @@ pub(super) fn charge(
     Ok(None)
 }
 
-/// What a call that did not start took from limits comes back, accounted for by the event that
-/// comes next: the digest of the approval for it, where there is one.
+/// Refunds the charges of a call that did not start; the next event accounts for the refund.
+/// Returns the digest of the refunded approval for that event, if there is one.
 pub(super) fn give_back(
     set: &WorkingSet,
     receipt: &Receipt,

@@ -1,4 +1,4 @@
-//! The queue of asynchronous calls.
+//! The steps of the queue of asynchronous calls.
 //!
 //! Path: 2. Doc: records.md#the-queue
 
@@ -16,19 +16,19 @@ fn changed(call: QueuedCall) -> Changes {
     Changes { calls: vec![call], ..Changes::default() }
 }
 
-/// What becomes of a call.
+/// Returns the changes of an event to a call.
 fn happens(call: &QueuedCall, event: CallEvent<'_>) -> Changes {
     queue::step(call, event).map(changed).unwrap_or_default()
 }
 
-/// Hands a call over, where fewer than `waiting_max` wait.
+/// Enqueues a call if fewer than `waiting_max` calls wait.
 #[derive(Debug)]
 pub struct Enqueue {
     /// The call.
     pub call: QueuedCall,
     /// The digest of its request.
     pub digest: String,
-    /// Most calls that may wait.
+    /// Maximum number of waiting calls.
     pub waiting_max: usize,
 }
 
@@ -49,7 +49,7 @@ impl Step for Enqueue {
             };
             return Ok((enqueued, Changes::default()));
         }
-        set.room().check()?;
+        set.disk_space().check()?;
         if usize::try_from(set.waiting()?).is_ok_and(|waiting| waiting >= *waiting_max) {
             return Ok((Enqueued::Full, Changes::default()));
         }
@@ -70,14 +70,14 @@ fn event(kind: AuditEventKind, call: &QueuedCall, time: String) -> EventBody {
     event
 }
 
-/// Calls that an earlier version has handed over or finished, without events: they are accounted for
+/// Adopts calls that an earlier version enqueued or finished without events: they are accounted for
 /// from now on.
 pub(super) fn adopt(set: &WorkingSet, calls: &[QueuedCall], at: &Moment, changes: &mut Changes) {
     let digester = set.digester();
     for call in calls {
         let mut call = call.clone();
         if call.queued_by.is_some() {
-            // It has its events, and lacks only its MAC.
+            // It has its events and lacks only its MAC.
             changes.calls.push(call);
             continue;
         }
@@ -97,18 +97,17 @@ pub(super) fn adopt(set: &WorkingSet, calls: &[QueuedCall], at: &Moment, changes
     }
 }
 
-/// The fact of an event about an earlier version's call: since when it stood in the queue, or had
-/// its result.
+/// The fact of an event about an earlier version's call: the time when it was enqueued or finished.
 pub(crate) const CALL_SINCE: &str = "since";
 
 fn since(time: &str) -> serde_json::Map<String, Value> {
     serde_json::Map::from_iter([(CALL_SINCE.to_owned(), time.into())])
 }
 
-/// Takes the oldest call whose worker is lost, else the oldest that waits.
+/// Takes the oldest call with a lost worker, else the oldest waiting call.
 #[derive(Debug)]
 pub struct TakeCall {
-    /// The calls that this process has.
+    /// The calls that this process runs.
     pub running: BTreeSet<CallName>,
 }
 
@@ -132,7 +131,7 @@ impl Step for TakeCall {
     }
 }
 
-/// Puts a call back that was taken and could not be run; this was no delivery.
+/// Returns a call to the queue that was taken and could not run; it does not count as delivered.
 #[derive(Debug)]
 pub struct ReleaseCall(pub CallName);
 
@@ -150,12 +149,12 @@ impl Step for ReleaseCall {
     }
 }
 
-/// Says how far a call has come, and learns whether it is to go on.
+/// Reports the progress of a call, and returns whether it must continue.
 #[derive(Debug)]
 pub struct BeatCall {
     /// The call.
     pub call: CallName,
-    /// How far it has come, where that is told.
+    /// The progress, if reported.
     pub progress: Option<Value>,
 }
 
@@ -182,7 +181,7 @@ impl Step for BeatCall {
     }
 }
 
-/// Gives a call its result.
+/// Stores the result of a call.
 #[derive(Debug)]
 pub struct FinishCall {
     /// The call.
@@ -191,7 +190,7 @@ pub struct FinishCall {
     pub result: String,
     /// The digest of the result.
     pub digest: String,
-    /// Now.
+    /// The current time.
     pub at: Moment,
 }
 
@@ -203,7 +202,7 @@ impl Step for FinishCall {
     }
 
     fn decide(&self, set: &WorkingSet) -> Result<((), Changes), LedgerError> {
-        // What has run has its result, whatever was done to the row meanwhile.
+        // A call that has run keeps its result even if its row was changed meanwhile.
         let open = set.call_as_stored(&self.call.0, &self.call.1)?;
         let accounted = place(set, 0);
         let finished =
@@ -219,7 +218,7 @@ impl Step for FinishCall {
     }
 }
 
-/// Wants a call to stop; `false` where there is none that could.
+/// Requests cancellation of a call; `false` if no such call can be cancelled.
 #[derive(Debug)]
 pub struct CancelCall(pub CallName);
 

@@ -1,4 +1,5 @@
-//! Stage 6: the earlier outcome for a key; else the approval, the charges and the claim.
+//! Stage 6: returns the earlier outcome for a key; otherwise checks the approval, charges the
+//! limits and makes the claim.
 //!
 //! Path: 6. Doc: call-path.md#idempotency
 
@@ -49,9 +50,8 @@ impl Step for ClaimRequest {
                 Err(claimed) => return Ok((claimed, Changes::default())),
             }
         }
-        set.room().check()?;
-        // A claim that is taken over has spent its approval already, where it was for the same
-        // call.
+        set.disk_space().check()?;
+        // A claim that is taken over has already spent its approval, if it was for the same call.
         let spent = again.as_ref().is_some_and(|(receipt, _)| {
             receipt.approval_id.is_some()
                 && receipt.caller == self.caller
@@ -91,8 +91,8 @@ impl Step for ClaimRequest {
     }
 }
 
-/// What an earlier claim on a key means: how the claim stands once it is taken over, or what the
-/// caller is told.
+/// Returns the claim after it is taken over, or the response to the caller if an earlier claim
+/// prevents that.
 fn earlier(
     request: &ClaimRequest,
     set: &WorkingSet,
@@ -116,7 +116,7 @@ fn earlier(
             Err(Claimed::InFlight { receipt_id, settled: set.wait_for(stored) })
         }
         Transition::Conflict => Err(Claimed::Conflict { receipt_id }),
-        // Nothing else comes of a call; were it to, nothing would be dispatched.
+        // A call has no other transitions; if it had, nothing must be dispatched.
         Transition::InDoubt | Transition::Now { .. } | Transition::Already | Transition::Stale => {
             Err(Claimed::InDoubt { receipt_id })
         }

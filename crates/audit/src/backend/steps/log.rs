@@ -1,5 +1,5 @@
-//! Events about the log itself: its beginning and end, checkpoints, restoring; and events that are
-//! no calls.
+//! Events about the log itself: start, stop, checkpoints, restore; and events that do not belong to
+//! a call.
 //!
 //! Path: 9. Doc: records.md#checkpoints
 
@@ -13,7 +13,7 @@ use crate::ledger::{LedgerError, Moment, PruneKind};
 use crate::note::Signer;
 use crate::reads::{DamagedRow, PrunedLog, WriterHead};
 
-/// Events that are no calls.
+/// Writes events that do not belong to a call.
 #[derive(Debug)]
 pub struct Note(pub Vec<EventBody>);
 
@@ -31,14 +31,14 @@ impl Step for Note {
     }
 }
 
-/// Signs a checkpoint over the writer's log, where one is due; gives the note.
+/// Signs a checkpoint over the writer's log if one is due; returns the note.
 #[derive(Debug)]
 pub struct SignCheckpoint {
-    /// What signs.
+    /// The signer.
     pub signer: Signer,
-    /// When one is due.
+    /// The conditions under which a checkpoint is due.
     pub due: Due,
-    /// Now.
+    /// The current time.
     pub at: Moment,
 }
 
@@ -70,8 +70,8 @@ impl Step for SignCheckpoint {
     }
 }
 
-/// Writes events and a checkpoint over them, all at once: what they excuse is vouched for as soon as
-/// it is done. Gives the note.
+/// Writes events and a checkpoint over them in one step, so that the removals they excuse are
+/// immediately vouched for. Returns the note.
 pub(super) fn sign_at_once(
     set: &WorkingSet,
     events: Vec<EventBody>,
@@ -95,12 +95,12 @@ pub(super) fn sign_at_once(
     note
 }
 
-/// The last event of a writer's log: a checkpoint over all of it, and its end.
+/// Ends a writer's log with a checkpoint over all of it and a stop event.
 #[derive(Debug)]
 pub struct Stop {
-    /// What signs.
+    /// The signer.
     pub signer: Signer,
-    /// Now.
+    /// The current time.
     pub at: Moment,
 }
 
@@ -129,8 +129,9 @@ impl Step for Stop {
 /// The fact of `WRITER_STARTED` that names the version of the store's tables.
 const STORE_VERSION: &str = "storeVersion";
 
-/// The first event of a writer's log: the key that signs it, the id of the store's digest key, the
-/// version of the store's tables, and where the log before ended.
+/// Returns the first event of a writer's log. It contains the key that signs the log and the id of
+/// the store's digest key. It also contains the version of the store's tables and the end of the
+/// previous log.
 #[must_use]
 pub fn started(
     signer: &Signer,
@@ -156,26 +157,26 @@ pub fn started(
     body
 }
 
-/// The beginning of a writer's log. Where a person takes a restored database as it is, the log also
-/// says where every log ends now, and which checkpoint it lacks.
+/// Starts a writer's log. If an operator accepts a restored database, the log also states the
+/// current end of every log and the missing checkpoint.
 #[derive(Debug)]
 pub struct Start {
-    /// What [`started`] gives.
+    /// The event that [`started`] returns.
     pub started: EventBody,
-    /// The word of that person.
+    /// The operator's acceptance of a restored database.
     pub accepted: Option<AcceptRestored>,
-    /// What signs.
+    /// The signer.
     pub signer: Signer,
-    /// Now.
+    /// The current time.
     pub at: Moment,
 }
 
-/// A person takes a restored database as it is.
+/// The acceptance of a restored database by an operator.
 #[derive(Debug)]
 pub struct AcceptRestored {
-    /// The writer of the checkpoint that it lacks, and how many events that covers.
+    /// The writer of the missing checkpoint, and the number of events that it covers.
     pub lost: Option<(String, u64)>,
-    /// Now.
+    /// The current time.
     pub at: Moment,
 }
 
@@ -204,8 +205,8 @@ impl Step for Start {
     }
 }
 
-/// Checks that no log was begun, by its first event, over tables of a later version than the store says
-/// it has: one that was put back would have rows taken over that nothing accounts for.
+/// Checks that no log started, by its first event, over tables of a later version than the stored
+/// one. With a version that was reset, rows that no event accounts for would be adopted.
 ///
 /// # Errors
 /// [`LedgerError::Damaged`].
@@ -227,7 +228,7 @@ pub fn check_version<'e>(
     }
 }
 
-/// An earlier version has removed asynchronous calls without saying so.
+/// Returns the event for asynchronous calls that an earlier version removed without an event.
 fn forgotten(at: &Moment) -> EventBody {
     let facts = [
         ("records", PruneKind::Calls.as_str().into()),
@@ -239,7 +240,7 @@ fn forgotten(at: &Moment) -> EventBody {
     body
 }
 
-/// The beginning of a log that an earlier version has removed is vouched for from now on.
+/// Returns the event that vouches for the beginning of a log that an earlier version removed.
 fn adopted(writer: &str, log: &PrunedLog, at: &Moment) -> EventBody {
     let left = Remaining::of(0, log.size, [(0, log.size)]);
     let mut facts = serde_json::Map::new();
@@ -274,7 +275,7 @@ impl AcceptRestored {
             .collect();
         let mut facts = serde_json::Map::new();
         if let Some((writer, size)) = &self.lost {
-            // A log that is gone whole has no head of its own any more.
+            // A completely missing log has no head.
             if !ends.clone().any(|end| end.writer == *writer) {
                 heads.push(serde_json::json!({ "writer": writer, "size": 0, "root": "" }));
             }

@@ -1,7 +1,7 @@
-//! What a ledger does, step by step: what each needs to look at, and what it changes.
+//! The steps of a ledger: the records that each step reads, and the changes that it makes.
 //!
-//! Steps are pure: every store runs the same ones. What a claim's story means is decided by
-//! [`crate::claim`].
+//! Steps are pure, and every store runs the same ones. The meaning of a claim's events is decided
+//! by [`crate::claim`].
 //!
 //! Path: 6, 9. Doc: records.md#the-ledger
 
@@ -17,7 +17,7 @@ pub(crate) use calls::CALL_SINCE;
 pub use calls::{BeatCall, CancelCall, Enqueue, FinishCall, ReleaseCall, TakeCall};
 pub use log::{AcceptRestored, Note, SignCheckpoint, Start, Stop, check_version, started};
 pub use settle::{Abandon, Refuse, Settle, Wait};
-pub use upkeep::{MakeRoom, PRUNE_MAX, PruneRecords, Renew, Sweep};
+pub use upkeep::{FreeSpace, PRUNE_MAX, PruneRecords, Renew, Sweep};
 
 use std::sync::Arc;
 
@@ -30,28 +30,28 @@ use crate::backend::working::{
 use crate::claim::{ClaimSnapshot, holds_keys};
 use crate::ledger::{LedgerError, Moment};
 
-/// Something that a ledger does.
+/// One operation of a ledger.
 pub trait Step: Send + 'static {
-    /// What comes of it.
+    /// The result of the step.
     type Answer: Send + 'static;
 
-    /// What it looks at.
+    /// Returns the records that the step reads.
     fn needs(&self) -> Needs;
 
-    /// Whether its answer waits for the disk, where the store leaves the choice.
+    /// Whether its answer waits for the disk, if the store leaves the choice.
     fn sync(&self) -> bool {
         true
     }
 
-    /// Whether this answer is told before it is durable.
+    /// Whether this answer is returned before it is durable.
     fn is_early(&self, _: &Self::Answer) -> bool {
         false
     }
 
-    /// What comes of it, and what it changes. Where it refuses, nothing changes.
+    /// Returns the result and the changes. A rejected step changes nothing.
     ///
     /// # Errors
-    /// What the step refuses; [`LedgerError::Unavailable`] where it was not given what it needs.
+    /// The reason of the rejection; [`LedgerError::Defect`] if a needed record was not loaded.
     fn decide(&self, set: &WorkingSet) -> Result<(Self::Answer, Changes), LedgerError>;
 }
 
@@ -64,12 +64,12 @@ fn snapshot(stored: &Stored) -> ClaimSnapshot {
     }
 }
 
-/// The event that comes after so many others of the same step.
+/// Returns the place of the event after `events` others of the same step.
 fn place(set: &WorkingSet, events: usize) -> AuditPlace {
     AuditPlace { writer: set.writer().to_owned(), seq: set.head().next_seq() + events as u64 }
 }
 
-/// A receipt goes to where the rules say, and an event accounts for it.
+/// Moves a receipt to the state of the rules, with its accounting event.
 fn move_to(receipt: &mut Receipt, to: ClaimSnapshot, accounted: AuditPlace) {
     receipt.state = to.state;
     receipt.attempt = to.attempt;
@@ -77,7 +77,7 @@ fn move_to(receipt: &mut Receipt, to: ClaimSnapshot, accounted: AuditPlace) {
     receipt.audit_count = receipt.audit_count.map(|count| count.saturating_add(1));
 }
 
-/// An event about a receipt.
+/// Returns an event about a receipt.
 fn about(receipt: &Receipt, kind: AuditEventKind, at: &Moment) -> EventBody {
     let mut body = EventBody::new(kind, at.text.clone());
     body.tool_name = Some(receipt.tool_id.clone());
@@ -97,13 +97,13 @@ fn plain(body: EventBody) -> NewEvent {
 }
 
 impl Changes {
-    /// Writes what is left of a receipt, which no event names.
+    /// Writes the tombstone of a receipt, which no event names.
     fn put(&mut self, receipt: Receipt, fence: u64) {
         let text = crate::digest::record_text(&receipt);
         self.receipts.push(ReceiptWrite { receipt: Arc::new(receipt), fence, text });
     }
 
-    /// Writes a receipt; gives it, and the digest by which an event names it.
+    /// Writes a receipt; returns it with the digest by which an event names it.
     fn put_named(&mut self, receipt: Receipt, fence: u64) -> (Arc<Receipt>, String) {
         let RecordText { text, digest } = RecordText::of(&receipt);
         let receipt = Arc::new(receipt);
@@ -111,7 +111,7 @@ impl Changes {
         (receipt, digest)
     }
 
-    /// The keys of a receipt, where it has any, are free again.
+    /// Releases the keys of a receipt, if it has any.
     fn free_keys(&mut self, receipt: &Receipt) {
         if receipt.idempotency.all().next().is_some() {
             self.freed.push(receipt.receipt_id.clone());
@@ -127,7 +127,7 @@ impl Changes {
     }
 }
 
-/// An event accounts for a receipt.
+/// Makes an event account for a receipt.
 fn account(body: &mut EventBody, receipt: &Receipt, digest: String) {
     body.receipt_digest = Some(digest);
     let has_keys = receipt.idempotency.all().next().is_some();

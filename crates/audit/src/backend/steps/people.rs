@@ -1,4 +1,4 @@
-//! What people decide: what became of a claim in doubt.
+//! Operator decisions: resolves a claim with an unknown outcome.
 //!
 //! Path: 9. Doc: records.md#receipts
 

@@ -1,4 +1,4 @@
-//! Stage 9: what came of a dispatched call; and calls that wait, or were never dispatched.
+//! Stage 9: settles dispatched calls, and records calls that wait or were never dispatched.
 //!
 //! Path: 9. Doc: records.md#of-one-call
 
@@ -22,7 +22,8 @@ pub struct Settle {
 }
 
 impl Settle {
-    /// The step, with its log written already: whoever settles does that, not the one writer.
+    /// Returns the step with its log already serialized. The caller does this, so that the single
+    /// writer does not.
     #[must_use]
     pub fn new(settlement: Arc<Settlement>) -> Self {
         let claim = &settlement.claim;
@@ -32,7 +33,8 @@ impl Settle {
 }
 
 impl WrittenLog {
-    /// The log of a dispatch, whatever it says of it itself.
+    /// Serializes the log of a dispatch. The receipt id and attempt of the dispatch replace those
+    /// in the log.
     fn of(log: &Arc<AgentLog>, receipt_id: &str, attempt: u32) -> Self {
         let mut log = Arc::clone(log);
         if log.receipt_id.as_deref() != Some(receipt_id) || log.attempt != attempt {
@@ -75,7 +77,7 @@ impl Step for Settle {
             Transition::Now { snapshot, effect, holds_keys, late } => {
                 (snapshot, effect, holds_keys, late)
             }
-            // The same settlement again: its first answer was lost on the way.
+            // The settlement is a duplicate: its first answer was lost.
             Transition::Already => return Ok((Arc::clone(&stored.receipt), Changes::default())),
             _ => return Err(LedgerError::Stale),
         };
@@ -107,7 +109,7 @@ impl Step for Settle {
     }
 }
 
-/// The receipt of a claim with its outcome.
+/// Returns the receipt of a claim with its outcome.
 fn settled(settlement: &Settlement, before: &Receipt, effect: Effect) -> Receipt {
     let mut receipt = before.clone();
     receipt.status = Some(settlement.status);
@@ -126,7 +128,7 @@ fn settled(settlement: &Settlement, before: &Receipt, effect: Effect) -> Receipt
     receipt
 }
 
-/// A terminal event, and the agent log that it accounts for.
+/// Returns a terminal event with the agent log that it accounts for.
 fn logged(log: &Arc<WrittenLog>, mut terminal: EventBody) -> NewEvent {
     terminal.log_digest = Some(log.record.digest.clone());
     NewEvent { body: terminal, log: Some(Arc::clone(log)) }
@@ -140,7 +142,7 @@ pub struct Refuse {
 }
 
 impl Refuse {
-    /// The step, with its log written already.
+    /// Returns the step with its log already serialized.
     #[must_use]
     pub fn new(refusal: Refusal) -> Self {
         let Refusal { log, terminal } = refusal;
@@ -160,21 +162,21 @@ impl Step for Refuse {
     }
 
     fn decide(&self, set: &WorkingSet) -> Result<((), Changes), LedgerError> {
-        set.room().check()?;
+        set.disk_space().check()?;
         let mut changes = Changes::default();
         changes.events.push(logged(&self.log, self.terminal.clone()));
         Ok(((), changes))
     }
 }
 
-/// A running claim waits for somebody's input, or runs on after it.
+/// Marks a running claim as waiting for input, or as running again.
 #[derive(Debug)]
 pub struct Wait {
-    /// The receipt.
+    /// The receipt id.
     pub receipt_id: String,
-    /// [`ClaimEvent::Parked`] or [`ClaimEvent::Resumed`].
+    /// [`ClaimEvent::Suspended`] or [`ClaimEvent::Resumed`].
     pub claim_event: ClaimEvent,
-    /// Now.
+    /// The current time.
     pub at: Moment,
 }
 
@@ -206,14 +208,15 @@ impl Step for Wait {
     }
 }
 
-/// A claim whose writer learnt too late that it was durable, and so never dispatched it, is freed.
+/// Frees a claim that was never dispatched, because its writer learned too late that it was
+/// durable.
 #[derive(Debug)]
 pub struct Abandon {
-    /// The receipt.
+    /// The receipt id.
     pub receipt_id: String,
-    /// The fence of the dispatch that never was.
+    /// The fence of the omitted dispatch.
     pub fence: u64,
-    /// When the claim was made.
+    /// The time of the claim.
     pub at: Moment,
 }
 
@@ -251,7 +254,7 @@ impl Step for Abandon {
 }
 
 impl Abandon {
-    /// How the claim stands once it is given up; `None` where another has taken it up meanwhile.
+    /// Returns the claim after it is abandoned; `None` if another call has taken it over meanwhile.
     fn given_up(
         &self,
         set: &WorkingSet,
@@ -264,7 +267,7 @@ impl Abandon {
             effect: Effect::NotStarted,
             code: Some(ErrorCode::RecordUnavailable),
         };
-        // Another writer may have taken this one for lost meanwhile.
+        // Another writer may have considered this writer lost meanwhile.
         let own = receipt.writer == set.writer();
         let runs = matches!(receipt.state, ClaimState::InFlight | ClaimState::InDoubt);
         match claim::step(snapshot(stored), gone) {

@@ -1,4 +1,4 @@
-//! What a writer does from time to time: its lease, claims of lost writers, old records.
+//! Periodic steps of a writer: lease renewal, claims of lost writers, pruning of old records.
 //!
 //! Path: 9. Doc: records.md#retention
 
@@ -15,7 +15,7 @@ use crate::claim::{self, ClaimEvent, Transition};
 use crate::ledger::{LedgerError, Moment, Prune, PruneKind, Pruned, Swept};
 use crate::note::Signer;
 
-/// The writer's lease is renewed.
+/// Renews the writer's lease.
 #[derive(Debug)]
 pub struct Renew(pub Moment);
 
@@ -41,8 +41,8 @@ impl Step for Renew {
     }
 }
 
-/// Marks the running claims of lost writers as in doubt. The fence stays, so that an outcome
-/// that still arrives is taken.
+/// Marks the running claims of lost writers as in doubt. The fence does not change, so that a late
+/// outcome is accepted.
 #[derive(Debug)]
 pub struct Sweep(pub Moment);
 
@@ -70,20 +70,20 @@ impl Step for Sweep {
     }
 }
 
-/// Most records that one step of pruning looks at.
+/// Maximum number of records that one pruning step examines.
 pub const PRUNE_MAX: usize = 2_000;
 
-/// Removes agent logs where room runs short, and signs a checkpoint over the event that says so.
+/// Removes agent logs if space runs short, and signs a checkpoint over the removal event.
 #[derive(Debug)]
-pub struct MakeRoom {
-    /// What signs.
+pub struct FreeSpace {
+    /// The signer.
     pub signer: Signer,
-    /// Now.
+    /// The current time.
     pub at: Moment,
 }
 
-impl Step for MakeRoom {
-    /// What was done, and the note of the checkpoint.
+impl Step for FreeSpace {
+    /// The result of pruning, and the note of the checkpoint.
     type Answer = (Pruned, Option<String>);
 
     fn needs(&self) -> Needs {
@@ -114,25 +114,25 @@ impl Step for MakeRoom {
     }
 }
 
-/// Removes old records, and signs a checkpoint over the event that says so.
+/// Removes old records, and signs a checkpoint over the removal event.
 #[derive(Debug)]
 pub struct PruneRecords {
-    /// Which.
+    /// The records to remove.
     pub prune: Prune,
-    /// What signs.
+    /// The signer.
     pub signer: Signer,
 }
 
 impl PruneRecords {
-    /// Nothing from now on is old: neither what pruning itself writes, nor what comes later and would
-    /// be excused by what the event says.
+    /// Limits the time to now. Otherwise pruning could remove its own records, and its event could
+    /// excuse the removal of later ones.
     fn before(&self) -> String {
         self.prune.before.clone().min(self.prune.at.text.clone())
     }
 }
 
 impl Step for PruneRecords {
-    /// What was done, and the note of the checkpoint.
+    /// The result of pruning, and the note of the checkpoint.
     type Answer = (Pruned, Option<String>);
 
     fn needs(&self) -> Needs {

@@ -1,4 +1,4 @@
-//! What a batch of steps writes: the changes of its steps, applied in their order.
+//! The changes that a batch of steps writes, applied in the order of its steps.
 //!
 //! Path: 6, 9. Doc: records.md#the-ledger
 
@@ -15,23 +15,23 @@ use crate::backend::chain::ChainedEvent;
 use crate::ledger::Moment;
 use crate::queue::{QueueState, QueuedCall};
 
-/// A receipt that a batch has moved.
+/// A receipt that a batch has changed.
 #[derive(Debug, Clone)]
 pub struct ReceiptChange {
-    /// Where it stood before the batch: state and fence; `None` where it is new.
+    /// State and fence before the batch; `None` if it is new.
     pub before: Option<(ClaimState, u64)>,
-    /// As it is now; `None` where it is removed.
+    /// The current receipt; `None` if it is removed.
     pub after: Option<ReceiptWrite>,
-    /// Where it is removed: the event that accounted for it.
+    /// The event that accounted for it, if it is removed.
     pub accounted: Option<AuditPlace>,
 }
 
-/// What a batch of steps writes.
+/// The changes that a batch of steps writes.
 #[derive(Debug, Default)]
 pub struct Batch {
     /// Receipts by their ids.
     pub receipts: BTreeMap<String, ReceiptChange>,
-    /// Receipts whose keys are freed, before others are held.
+    /// Receipts that release their keys, before other keys are held.
     pub freed: BTreeSet<String>,
     /// Keys, and the receipts that hold them.
     pub held: BTreeMap<String, String>,
@@ -45,11 +45,11 @@ pub struct Batch {
     pub logs: Vec<(Arc<WrittenLog>, u64)>,
     /// Asynchronous calls.
     pub calls: BTreeMap<CallName, QueuedCall>,
-    /// What changes beside the records of calls.
+    /// Changes other than the records of calls.
     pub upkeep: Upkeep,
-    /// Claims that were dispatched: their fences, and when.
+    /// Dispatched claims: receipt id, fence and time.
     pub(crate) begun: Vec<(String, u64, Moment)>,
-    /// Claims that run no more.
+    /// Claims that no longer run.
     pub(crate) ended: Vec<String>,
 }
 
@@ -69,7 +69,7 @@ impl Batch {
 }
 
 impl WorkingSet {
-    /// Applies what a step has decided.
+    /// Applies the changes of a step.
     pub(crate) fn apply(&mut self, changes: Changes, batch: &mut Batch) {
         for id in changes.freed {
             for holder in self.keys.values_mut().filter(|holder| holder.as_ref() == Some(&id)) {

@@ -1,4 +1,4 @@
-//! What one step changes, and records in the form in which they are stored.
+//! The changes of one step, and records in their stored form.
 //!
 //! Path: 6, 9. Doc: records.md#the-ledger
 
@@ -16,17 +16,17 @@ use crate::ledger::Moment;
 use crate::queue::QueuedCall;
 use crate::reads::PrunedLog;
 
-/// A record as it is stored: the JSON that is digested, byte for byte.
+/// A record as stored: the JSON that is digested, byte for byte.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecordText {
     /// The JSON.
     pub text: String,
-    /// Its SHA-256 in hex: how events name the record.
+    /// Its SHA-256 in hex, by which events name the record.
     pub digest: String,
 }
 
 impl RecordText {
-    /// A record, written once.
+    /// Serializes a record once.
     #[must_use]
     pub fn of(record: &impl serde::Serialize) -> Self {
         let text = record_text(record);
@@ -35,12 +35,12 @@ impl RecordText {
     }
 }
 
-/// An agent log as it is stored.
+/// An agent log as stored.
 #[derive(Debug)]
 pub struct WrittenLog {
     /// The log.
     pub log: Arc<AgentLog>,
-    /// Its JSON and the digest of that.
+    /// Its JSON and the digest of the JSON.
     pub record: RecordText,
 }
 
@@ -64,14 +64,14 @@ pub struct NewEvent {
     pub log: Option<Arc<WrittenLog>>,
 }
 
-/// What a step changes: applied whole or not at all.
+/// The changes of a step, applied completely or not applied.
 #[derive(Debug, Default)]
 pub struct Changes {
     /// Receipts, new or changed.
     pub receipts: Vec<ReceiptWrite>,
     /// Receipts that are removed.
     pub removed: Vec<Arc<Receipt>>,
-    /// Receipts whose keys are freed, before others are held.
+    /// Receipts that release their keys, before other keys are held.
     pub freed: Vec<String>,
     /// Keys, and the receipts that hold them.
     pub held: Vec<(String, String)>,
@@ -83,26 +83,26 @@ pub struct Changes {
     pub events: Vec<NewEvent>,
     /// Asynchronous calls, new or changed.
     pub calls: Vec<QueuedCall>,
-    /// Claims that were dispatched: their fences, and when.
+    /// Dispatched claims: receipt id, fence and time.
     pub begun: Vec<(String, u64, Moment)>,
-    /// A checkpoint was asked for at this time, in milliseconds.
+    /// The time at which a checkpoint was requested, in milliseconds.
     pub looked_ms: Option<i64>,
-    /// What changes beside the records of calls.
+    /// Changes other than the records of calls.
     pub upkeep: Upkeep,
 }
 
-/// What changes beside the records of calls: the log as such, the lease, what is pruned.
+/// Changes other than the records of calls: the log itself, the lease, pruning.
 #[derive(Debug, Default)]
 pub struct Upkeep {
-    /// A checkpoint covers everything up to now.
+    /// A checkpoint covers everything so far.
     pub checkpoint: Option<CheckpointWrite>,
     /// The writer's lease is renewed.
     pub renewed: Option<Moment>,
-    /// Records that go, beside receipts.
+    /// Removed records other than receipts.
     pub pruned: Option<Removal>,
-    /// Beginnings of logs that an earlier version has removed are taken over.
+    /// Adopted beginnings of logs that an earlier version has removed.
     pub adopted: Vec<(String, PrunedLog)>,
-    /// The writer's log ends.
+    /// Whether the writer's log ends.
     pub stopped: bool,
 }
 
@@ -117,7 +117,7 @@ impl Upkeep {
             && !self.stopped
     }
 
-    /// Adds what a later step changes.
+    /// Adds the changes of a later step.
     pub(crate) fn add(&mut self, later: Self) {
         self.checkpoint = later.checkpoint.or(self.checkpoint.take());
         self.renewed = later.renewed.or(self.renewed.take());
@@ -127,11 +127,11 @@ impl Upkeep {
     }
 }
 
-/// What a checkpoint leaves behind beside its event.
+/// The data of a checkpoint in addition to its event.
 #[derive(Debug, Clone, Default)]
 pub struct CheckpointWrite {
     /// The note.
     pub note: String,
-    /// Writers whose logs grow no more, with the sizes that the checkpoint names.
+    /// Writers of ended logs, with the sizes that the checkpoint names.
     pub ended: Vec<(String, u64)>,
 }

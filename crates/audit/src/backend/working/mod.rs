@@ -1,7 +1,8 @@
-//! The records that a batch of steps works on: loaded before, changed in memory, written after.
+//! The records that a batch of steps reads and changes: loaded before, changed in memory, written
+//! after.
 //!
-//! A step says what it needs to look at, and decides from that alone. What it decides is a list of
-//! changes; they are applied whole or not at all.
+//! A step states the records it needs, and decides from these alone. Its decision is a list of
+//! changes, which are applied completely or not applied.
 //!
 //! Path: 6, 9. Doc: records.md#the-ledger
 

@@ -1,4 +1,4 @@
-//! What steps have to look at, by name, and what a look at the whole store finds.
+//! The records that steps need, by name, and the results of queries over the whole store.
 //!
 //! Path: 6, 9. Doc: records.md#the-ledger
 
@@ -7,30 +7,30 @@ use std::collections::BTreeSet;
 use toolbooth_contracts::approval::{Approval, ApprovalState};
 
 use super::Stored;
+use crate::backend::disk_space::Dropped;
 use crate::backend::pruning::Removal;
-use crate::backend::room::Dropped;
 pub use crate::queue::CallName;
 use crate::queue::{QueuedCall, RawCall};
 use crate::reads::{PrunedLog, WriterHead};
 
-/// A tool and a caller, as rates are counted.
+/// A tool and a caller, the key of a rate.
 pub type RateName = (String, String);
 
-/// What an approval is bound to.
+/// The call that an approval is bound to.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ApprovalName {
     /// The tool.
     pub tool: String,
-    /// Who calls.
+    /// The caller.
     pub caller: String,
-    /// Digest of the arguments.
+    /// The digest of the arguments.
     pub args_digest: String,
-    /// Digest of the contract.
+    /// The digest of the contract.
     pub contract_digest: String,
 }
 
 impl ApprovalName {
-    /// Whether an approval is for exactly this call, and not spent.
+    /// Whether an approval is for exactly this call and is not spent.
     #[must_use]
     pub fn fits(&self, approval: &Approval) -> bool {
         approval.state != ApprovalState::Spent
@@ -41,7 +41,7 @@ impl ApprovalName {
     }
 }
 
-/// What steps have to look at.
+/// The records that steps need.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Needs {
     /// Keys, with the receipts that hold them.
@@ -50,108 +50,108 @@ pub struct Needs {
     pub receipts: BTreeSet<String>,
     /// Arrival times of tools and callers.
     pub rates: BTreeSet<RateName>,
-    /// Tools, of which the calls that run count.
+    /// Tools for which the number of running calls is needed.
     pub running: BTreeSet<String>,
-    /// Approvals for exactly these calls that are not spent.
+    /// Unspent approvals for exactly these calls.
     pub approvals: BTreeSet<ApprovalName>,
     /// Asynchronous calls.
     pub calls: BTreeSet<CallName>,
-    /// How many asynchronous calls wait.
+    /// Whether the number of waiting asynchronous calls is needed.
     pub waiting: bool,
-    /// A look at the whole store; such a step has a batch of its own.
+    /// A query over the whole store; such a step has its own batch.
     pub survey: Option<StoreQuery>,
 }
 
-/// A look at the whole store, within the transaction of its step. It changes nothing.
+/// A query over the whole store, within the transaction of its step. It changes nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StoreQuery {
-    /// Running claims whose writers are lost.
+    /// Running claims of lost writers.
     Lost,
-    /// The ends of other writers' logs that no checkpoint has named for good, oldest first.
+    /// The ends of other writers' logs that no checkpoint has finally named, oldest first.
     UnnamedHeads,
-    /// What earlier versions left to be taken over; where asked for, the ends of all other writers'
-    /// logs.
+    /// Records of earlier versions to adopt; if requested, the ends of all other writers' logs.
     Beginning {
-        /// Whether the ends are asked for.
+        /// Whether the ends are requested.
         heads: bool,
     },
-    /// Settled receipts from before a time that are whole, at most so many.
+    /// Settled receipts from before a time that are not tombstones; at most this number.
     PrunableReceipts(String, usize),
-    /// Agent logs from before a time, at most so many.
+    /// Agent logs from before a time; at most this number.
     PrunableLogs(String, usize),
-    /// Agent logs that go where room runs short: of calls without a receipt as long as there are
-    /// such, then the oldest; at most so many.
+    /// Agent logs to remove if space runs short, at most this number. Logs of calls without a
+    /// receipt are first, then the oldest.
     DroppableLogs(usize),
-    /// Events from before a time that account for nothing any more, of the next block of a log, as
-    /// far as a checkpoint covers it; or a log is looked through up to there.
+    /// Events from before a time that no longer account for a record. They are in the next block of
+    /// a log that a checkpoint covers. Alternatively, the query examines a log up to that
+    /// checkpoint.
     PrunableEvents(String),
-    /// The oldest asynchronous call whose worker is lost, else the oldest that waits. The names are
-    /// those of the calls that this process has.
+    /// The oldest asynchronous call with a lost worker, else the oldest waiting one. The names are
+    /// the calls that this process runs.
     NextCall(BTreeSet<CallName>),
-    /// Asynchronous calls that got their result before a time, at most so many.
+    /// Asynchronous calls that were finished before a time; at most this number.
     PrunableCalls(String, usize),
 }
 
-/// What a [`StoreQuery`] has found.
+/// The results of a [`StoreQuery`].
 #[derive(Debug, Default)]
 pub struct StoreFindings {
-    /// Of [`StoreQuery::Lost`].
+    /// The result of [`StoreQuery::Lost`].
     pub lost: Vec<Stored>,
-    /// Of [`StoreQuery::UnnamedHeads`] and [`StoreQuery::Beginning`].
+    /// The result of [`StoreQuery::UnnamedHeads`] and [`StoreQuery::Beginning`].
     pub heads: Vec<OtherHead>,
-    /// Of [`StoreQuery::Beginning`], in a store that an earlier version has written.
+    /// The result of [`StoreQuery::Beginning`] in a store that an earlier version has written.
     pub earlier: Option<Earlier>,
-    /// Of [`StoreQuery::PrunableReceipts`], and whether each holds a key.
+    /// The result of [`StoreQuery::PrunableReceipts`], and whether each receipt holds a key.
     pub prunable: Vec<(Stored, bool)>,
-    /// Other records that may go.
+    /// Other records that can be removed.
     pub removal: Removal,
-    /// Of [`StoreQuery::DroppableLogs`]: up to where they go.
+    /// The result of [`StoreQuery::DroppableLogs`]: the place up to which logs are removed.
     pub dropped: Option<Dropped>,
-    /// Whether there is more to look at.
+    /// Whether more records remain to be examined.
     pub more: bool,
-    /// Of [`StoreQuery::NextCall`].
+    /// The result of [`StoreQuery::NextCall`].
     pub call: Option<RawCall>,
 }
 
-/// What an earlier version has written without what accounts for it now.
+/// Records that an earlier version has written without the accounting that is now required.
 #[derive(Debug, Default)]
 pub struct Earlier {
     /// Asynchronous calls.
     pub calls: Vec<QueuedCall>,
-    /// Logs whose beginnings it has removed, by writer.
+    /// Logs with removed beginnings, by writer.
     pub logs: Vec<(String, PrunedLog)>,
 }
 
 /// The end of another writer's log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OtherHead {
-    /// Where it ends.
+    /// The head of the log.
     pub head: WriterHead,
-    /// Whether the writer has ended or is lost, so that it grows no more.
+    /// Whether the log can no longer grow, because the writer has ended or is lost.
     pub ended: bool,
 }
 
 impl Needs {
-    /// What a receipt's step needs.
+    /// Returns the needs of a step on a receipt.
     #[must_use]
     pub fn of_receipt(receipt_id: &str) -> Self {
         Self { receipts: BTreeSet::from([receipt_id.to_owned()]), ..Self::default() }
     }
 
-    /// What a step on a call needs.
+    /// Returns the needs of a step on a call.
     #[must_use]
     pub fn of_call(caller: &str, call_id: &str) -> Self {
         let name = (caller.to_owned(), call_id.to_owned());
         Self { calls: BTreeSet::from([name]), ..Self::default() }
     }
 
-    /// A survey.
+    /// Returns the needs of a step with a query over the whole store.
     #[must_use]
     pub fn of(survey: StoreQuery) -> Self {
         Self { survey: Some(survey), ..Self::default() }
     }
 
-    /// What this and another step need.
+    /// Adds the needs of another step.
     pub fn add(&mut self, other: Self) {
         self.keys.extend(other.keys);
         self.receipts.extend(other.receipts);
@@ -163,7 +163,7 @@ impl Needs {
         self.survey = self.survey.take().or(other.survey);
     }
 
-    /// Whether nothing has to be looked at.
+    /// Whether no record is needed.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()

@@ -1,4 +1,4 @@
-//! The records that a batch works on, as the store has them and as the steps so far have left them.
+//! The records that a batch works on, as loaded from the store and changed by the steps so far.
 //!
 //! Path: 6, 9. Doc: records.md#the-ledger
 
@@ -11,21 +11,21 @@ use toolbooth_contracts::receipt::{ClaimState, Receipt};
 
 use super::{ApprovalName, CallName, Needs, RateName, StoreFindings};
 use crate::backend::chain::Head;
-use crate::backend::room::Room;
+use crate::backend::disk_space::DiskSpace;
 use crate::backend::writer_status::WriterStatus;
 use crate::digest::{Digester, of_record};
 use crate::ledger::LedgerError;
 use crate::queue::QueuedCall;
 use crate::reads::DamagedRow;
 
-/// A receipt with what only the store knows of it.
+/// A receipt with its store-only fields.
 #[derive(Debug, Clone)]
 pub struct Stored {
     /// The receipt.
     pub receipt: Arc<Receipt>,
     /// The fence of the claim.
     pub fence: u64,
-    /// Whether the writer that owns it is lost.
+    /// Whether the owning writer is lost.
     pub owner_lost: bool,
 }
 
@@ -35,8 +35,8 @@ impl Stored {
     }
 }
 
-/// The records that a batch works on. What was not loaded is not known to be absent: to look at it
-/// is an error.
+/// The records that a batch works on. Reading a record that was not loaded is an error, because its
+/// absence is not known.
 #[derive(Debug)]
 pub struct WorkingSet {
     pub(super) digester: Digester,
@@ -49,14 +49,15 @@ pub struct WorkingSet {
     asked: HashSet<ApprovalName>,
     pub(super) calls: HashMap<CallName, Option<QueuedCall>>,
     pub(super) waiting: Option<u64>,
-    /// What the batch's survey has found.
+    /// The results of the batch's store query.
     pub surveyed: StoreFindings,
-    /// The store's clock, in milliseconds since 1970, where it has one of its own.
+    /// The store's clock, in milliseconds since 1970, if it has its own.
     pub clock_ms: Option<i64>,
     status: Arc<WriterStatus>,
 }
 
-/// Whether an event accounts for an approval; who only asks needs none.
+/// Whether an event accounts for an approval. Pending and spent approvals of earlier versions need
+/// no event.
 #[must_use]
 pub fn has_accounting_event(approval: &Approval, event: Option<&str>) -> bool {
     #[derive(serde::Deserialize)]
@@ -84,7 +85,8 @@ fn known<'s, T>(found: Option<&'s Option<T>>, what: &str) -> Result<Option<&'s T
 }
 
 impl WorkingSet {
-    /// The set of a writer whose log ends at `head`, in a store with the keys of `digester`.
+    /// Returns the set of a writer with a log that ends at `head`, in a store with the keys of
+    /// `digester`.
     #[must_use]
     pub fn new(head: Head, digester: Digester, status: Arc<WriterStatus>) -> Self {
         Self {
@@ -104,39 +106,39 @@ impl WorkingSet {
         }
     }
 
-    /// The writer.
+    /// Returns the writer.
     #[must_use]
     pub fn writer(&self) -> &str {
         self.head.writer()
     }
 
-    /// Makes digests with the store's keys.
+    /// Returns the digester with the store's keys.
     #[must_use]
     pub fn digester(&self) -> &Digester {
         &self.digester
     }
 
-    /// How much room the store has left.
+    /// Returns the space state of the store.
     #[must_use]
-    pub fn room(&self) -> Room {
-        self.status.room()
+    pub fn disk_space(&self) -> DiskSpace {
+        self.status.disk_space()
     }
 
-    /// The store was looked at.
-    pub fn set_room(&self, room: Room) {
-        self.status.set_room(room);
+    /// Sets the space state of the store.
+    pub fn set_disk_space(&self, disk_space: DiskSpace) {
+        self.status.set_disk_space(disk_space);
     }
 
-    /// Where the writer's log ends.
+    /// Returns the end of the writer's log.
     #[must_use]
     pub fn head(&self) -> &Head {
         &self.head
     }
 
-    /// The receipt that holds a key.
+    /// Returns the receipt that holds a key.
     ///
     /// # Errors
-    /// [`LedgerError::Defect`] where it was not loaded; the same for all that look.
+    /// [`LedgerError::Defect`] if it was not loaded; the same for all lookups.
     pub fn held(&self, key: &str) -> Result<Option<&Stored>, LedgerError> {
         match known(self.keys.get(key), "a key")? {
             Some(id) => self.receipt(id),
@@ -144,7 +146,7 @@ impl WorkingSet {
         }
     }
 
-    /// A receipt.
+    /// Returns a receipt.
     ///
     /// # Errors
     /// As [`WorkingSet::held`].
@@ -152,7 +154,7 @@ impl WorkingSet {
         known(self.receipts.get(id), "a receipt")
     }
 
-    /// A receipt that must be there.
+    /// Returns a receipt that must exist.
     ///
     /// # Errors
     /// [`LedgerError::NotFound`]; as [`WorkingSet::held`].
@@ -160,7 +162,7 @@ impl WorkingSet {
         self.receipt(id)?.ok_or_else(|| LedgerError::NotFound(id.to_owned()))
     }
 
-    /// The arrival time kept for a tool and caller, in milliseconds.
+    /// Returns the stored arrival time of a tool and caller, in milliseconds.
     ///
     /// # Errors
     /// As [`WorkingSet::held`].
@@ -168,7 +170,7 @@ impl WorkingSet {
         Ok(known(self.rates.get(name), "a rate")?.copied())
     }
 
-    /// How many calls of a tool run, by live writers.
+    /// Returns the number of calls of a tool that live writers run.
     ///
     /// # Errors
     /// As [`WorkingSet::held`].
@@ -176,7 +178,7 @@ impl WorkingSet {
         self.running.get(tool).copied().ok_or_else(|| unread("how many calls run"))
     }
 
-    /// The newest approval for exactly this call that is not spent.
+    /// Returns the newest unspent approval for exactly this call.
     ///
     /// # Errors
     /// As [`WorkingSet::held`].
@@ -187,16 +189,16 @@ impl WorkingSet {
         Ok(self.approvals.values().rev().find(|approval| name.fits(approval)))
     }
 
-    /// An approval that a receipt has spent.
+    /// Returns an approval that a receipt has spent.
     #[must_use]
     pub fn spent(&self, approval_id: &str) -> Option<&Approval> {
         self.approvals.get(approval_id)
     }
 
-    /// An asynchronous call.
+    /// Returns an asynchronous call.
     ///
     /// # Errors
-    /// [`LedgerError::Damaged`] where its row was changed; as [`WorkingSet::held`].
+    /// [`LedgerError::Damaged`] if its row was changed; as [`WorkingSet::held`].
     pub fn call(&self, caller: &str, call_id: &str) -> Result<Option<&QueuedCall>, LedgerError> {
         let found = self.call_as_stored(caller, call_id)?;
         match found {
@@ -209,7 +211,7 @@ impl WorkingSet {
         }
     }
 
-    /// An asynchronous call, whatever was done to its row.
+    /// Returns an asynchronous call without checking its MAC.
     ///
     /// # Errors
     /// As [`WorkingSet::held`].
@@ -221,7 +223,7 @@ impl WorkingSet {
         known(self.calls.get(&(caller.to_owned(), call_id.to_owned())), "a call")
     }
 
-    /// How many asynchronous calls wait.
+    /// Returns the number of waiting asynchronous calls.
     ///
     /// # Errors
     /// As [`WorkingSet::held`].
@@ -229,14 +231,15 @@ impl WorkingSet {
         self.waiting.ok_or_else(|| unread("how many calls wait"))
     }
 
-    /// Closes when a claim of this process is settled; `None` for claims of others.
+    /// Returns a channel that closes when a claim of this process is settled; `None` for claims of
+    /// others.
     #[must_use]
     pub fn wait_for(&self, stored: &Stored) -> Option<async_channel::Receiver<Infallible>> {
         let own = stored.receipt.writer == self.head.writer();
         own.then(|| self.status.of(&stored.receipt.receipt_id))
     }
 
-    /// What of this has to be loaded.
+    /// Returns the needs that are not loaded yet.
     #[must_use]
     pub fn missing(&self, needs: &Needs) -> Needs {
         fn those<T: Ord + Clone>(all: &BTreeSet<T>, known: impl Fn(&T) -> bool) -> BTreeSet<T> {
@@ -254,28 +257,28 @@ impl WorkingSet {
         }
     }
 
-    /// Who holds a key, as the store has it.
+    /// Loads the holder of a key from the store.
     pub fn load_key(&mut self, key: String, receipt_id: Option<String>) {
         self.keys.insert(key, receipt_id);
     }
 
-    /// A receipt, as the store has it; what is known already is newer.
+    /// Loads a receipt from the store; a receipt that is already in the set is newer and remains.
     pub fn load_receipt(&mut self, id: String, stored: Option<Stored>) {
         self.receipts.entry(id).or_insert(stored);
     }
 
-    /// An arrival time, as the store has it.
+    /// Loads an arrival time from the store.
     pub fn load_rate(&mut self, name: RateName, tat_ms: Option<i64>) {
         self.rates.insert(name, tat_ms);
     }
 
-    /// How many calls of a tool run, as the store has it.
+    /// Loads the number of running calls of a tool from the store.
     pub fn load_running(&mut self, tool: String, running: u64) {
         self.running.insert(tool, running);
     }
 
-    /// An approval, as the store has it, and the event that it says accounts for it. What somebody
-    /// has decided is believed by its event, not by its row.
+    /// Loads an approval from the store, with the event that it names as its accounting event. A
+    /// decision is trusted because of its event, not because of its row.
     pub fn load_approval(&mut self, approval: Approval, event: Option<&str>) {
         if has_accounting_event(&approval, event) {
             self.approvals.entry(approval.approval_id.clone()).or_insert(approval);
@@ -285,40 +288,42 @@ impl WorkingSet {
         }
     }
 
-    /// Approvals for this call were looked up.
+    /// Records that approvals for this call were loaded.
     pub fn load_asked(&mut self, name: ApprovalName) {
         self.asked.insert(name);
     }
 
-    /// A call, as the store has it.
+    /// Loads a call from the store.
     pub fn load_call(&mut self, name: CallName, call: Option<QueuedCall>) {
         self.calls.insert(name, call);
     }
 
-    /// How many calls wait, as the store has it.
+    /// Loads the number of waiting calls from the store.
     pub fn load_waiting(&mut self, waiting: u64) {
         self.waiting = Some(waiting);
     }
 
-    /// A running claim whose writer is lost.
+    /// Loads a running claim of a lost writer.
     pub fn load_lost(&mut self, stored: Stored) {
         self.load_receipt(stored.receipt.receipt_id.clone(), Some(stored.clone()));
         self.surveyed.lost.push(stored);
     }
 
-    /// A settled receipt that may be pruned, and whether it holds a key.
+    /// Loads a settled receipt that can be pruned, and whether it holds a key.
     pub fn load_prunable(&mut self, stored: Stored, holds: bool) {
         self.load_receipt(stored.receipt.receipt_id.clone(), Some(stored.clone()));
         self.surveyed.prunable.push((stored, holds));
     }
 
-    /// Another process has written: everything has to be loaded again.
+    /// Clears all loaded records, for example because another process has written. Everything must
+    /// be loaded again.
     pub fn forget(&mut self) {
         self.receipts.clear();
         self.trim();
     }
 
-    /// Keeps what a settlement will need: own claims that run, as long as nobody else writes.
+    /// Retains only the records that settlements need: this writer's running claims. They are valid
+    /// as long as no other process writes.
     pub(crate) fn trim(&mut self) {
         let Self { receipts, head, approvals, .. } = self;
         receipts.retain(|_, stored| {

@@ -16,7 +16,7 @@ pub(super) enum Turn {
     Other,
 }
 
-/// Keywords whose list is a set.
+/// Keywords with a list that is a set.
 pub(super) const SETS: [&str; 5] = ["type", "enum", "anyOf", "oneOf", "allOf"];
 
 /// Whether two lists have the same items, in any order.

@@ -24,7 +24,7 @@ pub(super) enum Column {
     Status,
 }
 
-/// How many columns of names there are.
+/// The number of columns of names.
 pub(super) const COLUMNS: usize = 5;
 
 /// The id of a call or a receipt.
@@ -78,7 +78,7 @@ pub(super) struct Block {
     pub(super) logs: Vec<u8>,
     /// For each entry the number of its call's id in the block, from 1 on; 0 without a call.
     pub(super) calls: Vec<u16>,
-    /// The same for the ids of receipts.
+    /// For each entry the number of its receipt's id in the block, from 1 on; 0 without a receipt.
     pub(super) receipts: Vec<u16>,
 }
 
@@ -152,17 +152,17 @@ impl Block {
         self.names.get(column as usize).map_or(&[], Vec::as_slice)
     }
 
-    /// The time and the place of the entry at an index.
+    /// Returns the time and the place of the entry at an index.
     pub(super) fn at(&self, index: usize) -> Option<(i64, i64)> {
         Some((*self.times.get(index)?, *self.places.get(index)?))
     }
 
-    /// The greatest id of a receipt in the block.
+    /// Returns the greatest id of a receipt in the block.
     pub(super) fn last_receipt(&self, ids: &Ids) -> Option<String> {
         self.receipts.iter().filter_map(|number| ids.text(*number)).max()
     }
 
-    /// The numbers of all names in the block, sorted.
+    /// Returns the numbers of all names in the block, sorted.
     pub(super) fn all_names(&self) -> Vec<u32> {
         let mut all: Vec<u32> = self.names.iter().flatten().copied().collect();
         all.sort_unstable();
@@ -189,7 +189,7 @@ impl Block {
         zstd::bulk::compress(&out, LEVEL)
     }
 
-    /// `None` if the bytes are damaged.
+    /// Unpacks a block; `None` if the bytes are damaged.
     pub(super) fn unpack(packed: &[u8]) -> Option<Self> {
         const EACH: usize = 2 * 8 + COLUMNS * 4 + 2 * 2 + 1;
         let bytes = zstd::bulk::decompress(packed, BLOCK * EACH).ok()?;
@@ -219,7 +219,7 @@ impl Block {
     }
 }
 
-/// The next values of a column.
+/// Reads the next values of a column.
 fn values<'b, const N: usize>(
     rest: &mut &'b [u8],
     len: usize,
@@ -230,7 +230,7 @@ fn values<'b, const N: usize>(
 }
 
 impl Ids {
-    /// The number of an id.
+    /// Returns the number of an id.
     pub(super) fn number(&self, id: &Id) -> Option<u16> {
         let at = match id {
             Id::Uuid(id) => self.uuids.iter().position(|own| own == id)?,
@@ -239,7 +239,7 @@ impl Ids {
         u16::try_from(at + 1).ok()
     }
 
-    /// The text of an id by its number.
+    /// Returns the text of an id by its number.
     pub(super) fn text(&self, number: u16) -> Option<String> {
         let at = usize::from(number).checked_sub(1)?;
         match self.uuids.get(at) {
@@ -264,7 +264,7 @@ impl Ids {
         Ok(out)
     }
 
-    /// `None` if the bytes are damaged.
+    /// Unpacks ids; `None` if the bytes are damaged.
     pub(super) fn unpack(packed: &[u8]) -> Option<Self> {
         /// Maximum bytes of the texts: a damaged file may claim any size.
         const TEXTS_MAX: usize = 256 << 20;

@@ -16,11 +16,11 @@ use crate::sqlite::connection::connect_to_read;
 use crate::sqlite::schema::place;
 use crate::sqlite::unavailable;
 
-/// Most differences that are listed.
+/// Maximum differences that are listed.
 const MOST: usize = 100;
 
-/// What the index beside a database says otherwise than the events. An index that is not there, or of
-/// another version, says nothing: it is made anew before it is used.
+/// Returns the differences between the events and the index next to a database. An index that is
+/// missing or of another version has no differences, because it is rebuilt before it is used.
 pub(in crate::sqlite) fn differences(
     database: &Connection,
     path: &Path,
@@ -30,7 +30,7 @@ pub(in crate::sqlite) fn differences(
         return Ok(Vec::new());
     }
     let compared = connect_to_read(&path).and_then(|index| {
-        // One state of the index, whatever is added meanwhile.
+        // Reads one state of the index, even if entries are added meanwhile.
         let index = index.unchecked_transaction()?;
         let version: i64 = index.query_row("PRAGMA user_version", [], |row| row.get(0))?;
         match version {
@@ -44,19 +44,19 @@ pub(in crate::sqlite) fn differences(
     }
 }
 
-/// Whether the index has something that nobody writes.
+/// Whether an error shows damage: the index contains a value that no writer stores, or is broken.
 fn is_damage(error: &rusqlite::Error) -> bool {
     error.sqlite_error_code().is_none() || is_broken(error)
 }
 
-/// The index, as far as it was compared.
+/// The state of a comparison of the index.
 struct Comparison<'c> {
     index: &'c Connection,
     database: &'c Connection,
     names: HashMap<u32, String>,
     used: HashSet<u32>,
-    /// For each writer, up to which sequence number its events are indexed, and which was compared
-    /// last.
+    /// For each writer, the number of its indexed events in `ends`, and the sequence number after
+    /// the last compared event in `next`.
     ends: HashMap<i64, i64>,
     next: HashMap<i64, i64>,
     found: Vec<String>,
@@ -147,7 +147,7 @@ impl<'c> Comparison<'c> {
         Ok(self.found)
     }
 
-    /// Whether the columns by which blocks are excluded fit what a block has.
+    /// Compares the columns that exclude blocks from searches with the content of a block.
     fn summary(&mut self, no: i64, block: &Block, ids: &Ids) -> rusqlite::Result<()> {
         let names: Vec<u8> = block.all_names().into_iter().flat_map(u32::to_le_bytes).collect();
         let sql = "SELECT oldest IS ?2 AND newest IS ?3 AND low IS ?4 AND high IS ?5
@@ -172,7 +172,7 @@ impl<'c> Comparison<'c> {
         Ok(())
     }
 
-    /// Compares entries with their events. Those of one log come in its order.
+    /// Compares entries with their events. The entries of one log must be in its order.
     fn block(&mut self, block: &Block, ids: &Ids) -> rusqlite::Result<()> {
         for at in 0..block.len() {
             let Some((_, place)) = block.at(at) else { continue };
@@ -185,7 +185,7 @@ impl<'c> Comparison<'c> {
             }
             self.lacks(writer, seq)?;
             self.next.insert(writer, seq + 1);
-            // What was pruned is not found any more.
+            // A pruned event no longer exists.
             let Some(event) = self.event(place)? else { continue };
             let names = &self.names;
             let name = |column: usize| match *block.names.get(column)?.get(at)? {
@@ -212,11 +212,11 @@ impl<'c> Comparison<'c> {
         let mut rows = statement.query([place])?;
         let Some(row) = rows.next()? else { return Ok(None) };
         let body: Vec<u8> = row.get(0)?;
-        // One that cannot be read is told by the verification of the events.
+        // The verification of the events reports an event that cannot be read.
         Ok(shorten::read(&body).ok().map(|fields| Found::read(place, fields)))
     }
 
-    /// Notes readable events between the last one that was compared and `end`, which are not indexed.
+    /// Reports readable events between the last compared one and `end` that are not indexed.
     fn lacks(&mut self, writer: i64, end: i64) -> rusqlite::Result<()> {
         let next = self.next.get(&writer).copied().unwrap_or_default();
         if next >= end {

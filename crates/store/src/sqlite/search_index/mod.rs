@@ -1,5 +1,5 @@
-//! The search index: tools, agents, callers, codes, states, ids and times of events, in a separate
-//! file.
+//! Implements the search index: tools, agents, callers, codes, states, ids and times of events, in
+//! a separate file.
 //!
 //! A thread fills the index with the events that the writer sends after each commit. Each search
 //! first adds the events that the index lacks. The file is rebuilt if it is missing, broken or
@@ -45,7 +45,7 @@ const VERSION: i64 = 5;
 const STEP: usize = 5_000;
 /// Commits that may wait for the index; events that do not fit are read from the database.
 const WAITING_MAX: usize = 256;
-/// How long commits are collected before they are added.
+/// The time during which commits are collected before they are added.
 const GATHER: Duration = Duration::from_millis(200);
 const TABLES: &str = "
 CREATE TABLE names (no INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE) STRICT;
@@ -107,7 +107,7 @@ pub(super) struct Found {
 }
 
 impl Found {
-    /// The indexed members of an event that was written at `place`.
+    /// Returns the indexed members of an event that was written at `place`.
     pub(super) fn of(place: i64, body: &EventBody) -> Self {
         let own = |name: &Option<String>| name.clone().map(Cow::from);
         Self {
@@ -140,7 +140,7 @@ impl Found {
     }
 }
 
-/// The digits of a time down to milliseconds, as a number in the order of times.
+/// Converts the digits of a time, down to milliseconds, to a number that sorts like the time.
 fn time_number(time: &str) -> i64 {
     const DIGITS: usize = "20260101000000000".len();
     let digits = time.bytes().filter(u8::is_ascii_digit).chain(std::iter::repeat(b'0'));
@@ -163,7 +163,7 @@ struct Names {
 }
 
 impl Lookup {
-    /// Opens the file beside the database. If that fails, the index is built in memory.
+    /// Opens the file next to the database. If that fails, the index is built in memory.
     pub(super) fn open(database: &Path) -> rusqlite::Result<Self> {
         let path = database.with_file_name(LOOKUP);
         let connection = match Self::connect(&path) {
@@ -295,7 +295,7 @@ impl Lookup {
         statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect()
     }
 
-    /// Adds the next events of a writer. Returns whether there are more.
+    /// Adds the next events of a writer. Returns whether more events exist.
     fn take_in(&mut self, database: &Connection, writer: i64, size: i64) -> Result<bool, CatchUp> {
         let taken = self.try_take_in(database, writer, size);
         if taken.is_err() {
@@ -412,7 +412,7 @@ fn put(
     Ok(())
 }
 
-/// The number of the next entry.
+/// Returns the number of the next entry.
 fn next(connection: &Connection) -> rusqlite::Result<i64> {
     let last: Option<i64> =
         connection.query_row("SELECT max(no) FROM tail", [], |row| row.get(0))?;
@@ -424,7 +424,7 @@ fn next(connection: &Connection) -> rusqlite::Result<i64> {
     Ok(block.map_or(1, |first| first + BLOCK as i64))
 }
 
-/// Packs the oldest entries into a block if there are enough. Returns whether there were.
+/// Packs the oldest entries into a block if there are enough. Returns whether a block was packed.
 fn gather(transaction: &Connection) -> rusqlite::Result<bool> {
     let sql = "SELECT coalesce(max(no) - min(no) + 1, 0) FROM tail";
     let waiting: i64 = transaction.query_row(sql, [], |row| row.get(0))?;
@@ -463,7 +463,7 @@ fn gather(transaction: &Connection) -> rusqlite::Result<bool> {
     Ok(true)
 }
 
-/// The entries that are in no block yet, at most `limit`, and the number of the first.
+/// Returns the entries that are in no block yet, at most `limit`, and the number of the first.
 fn tail(connection: &Connection, limit: usize) -> rusqlite::Result<Option<(i64, Vec<IndexEntry>)>> {
     let mut statement = connection.prepare_cached(
         "SELECT no, place, time, tool, agent, caller, code, status, has_log, call, receipt
@@ -486,7 +486,7 @@ fn tail(connection: &Connection, limit: usize) -> rusqlite::Result<Option<(i64, 
     Ok(first.map(|first| (first, entries)))
 }
 
-/// Stores up to which sequence number the log of a writer is indexed.
+/// Stores the sequence number up to which the log of a writer is indexed.
 fn set_end(transaction: &Connection, writer: i64, size: i64) -> rusqlite::Result<()> {
     transaction
         .prepare_cached(
@@ -497,7 +497,7 @@ fn set_end(transaction: &Connection, writer: i64, size: i64) -> rusqlite::Result
         .map(drop)
 }
 
-/// The number of a name, which is added if it is new; 0 for `None`.
+/// Returns the number of a name, which is added if it is new; 0 for `None`.
 fn name(
     transaction: &Connection,
     names: &mut Names,
@@ -522,7 +522,7 @@ fn name(
     Ok(no)
 }
 
-/// Why the index was not brought up to date: which of the two files failed.
+/// An error of updating the index, by the file that failed.
 enum CatchUp {
     Lookup(rusqlite::Error),
     Database(rusqlite::Error),
@@ -551,7 +551,7 @@ fn is_broken(error: &rusqlite::Error) -> bool {
         if failure.code == rusqlite::ErrorCode::Unknown)
 }
 
-/// The channel from the writer to the thread that fills the index.
+/// Creates the channel from the writer to the thread that fills the index.
 pub(super) fn found_channel() -> (SyncSender<Vec<Found>>, Receiver<Vec<Found>>) {
     std::sync::mpsc::sync_channel(WAITING_MAX)
 }

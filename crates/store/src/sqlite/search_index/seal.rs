@@ -1,8 +1,8 @@
-//! Seals the search index: an HMAC over everything that it holds, with the store's digest key.
+//! Seals the search index with an HMAC over its content, under the store's digest key.
 //!
-//! Who changes the file without the key breaks the seal. Before entries are added, and every few
-//! seconds before a search, the seal is compared with what the file holds; a file whose seal does not
-//! fit is rebuilt from the database.
+//! A change of the file without the key breaks the seal. The seal is compared with the content of
+//! the file before entries are added, and every few seconds before a search. A file that does not
+//! match its seal is rebuilt from the database.
 //!
 //! Doc: records.md#reading
 
@@ -16,7 +16,7 @@ use toolbooth_audit::Digester;
 
 use crate::sqlite::folder::StoreFolder;
 
-/// How long a comparison of the whole file holds.
+/// The time that a comparison of the whole file stays valid.
 const FRESH: Duration = Duration::from_secs(3);
 /// The columns of a block that its digest covers.
 const BLOCK_COLUMNS: &str =
@@ -25,12 +25,12 @@ const BLOCK_COLUMNS: &str =
 /// Computes and compares the seal of one open index.
 pub(super) struct Sealer {
     digester: Digester,
-    /// Blocks and names that were compared or written by this process: they are not read again for
-    /// each seal.
+    /// Blocks and names that this process compared or wrote. They are not read again for each seal.
     known: SealDigests,
-    /// SQLite's number of the state that this process has sealed last; commits of others change it.
+    /// SQLite's number of the state that this process sealed last; commits of other connections
+    /// change it.
     sealed: Option<i64>,
-    /// When the whole file was last compared.
+    /// The time of the last comparison of the whole file.
     compared: Option<Instant>,
 }
 
@@ -40,17 +40,17 @@ struct SealDigests {
     made: i64,
     blocks: Part,
     names: Part,
-    /// Of the entries that are in no block yet, and the number of the first of them.
+    /// The digest of the entries that are in no block yet; `first` is the number of the first one.
     tail: Part,
     first: Option<i64>,
 }
 
-/// The number of the last row, if there was one, and the digest up to it.
+/// The number of the last row, if one exists, and the digest up to it.
 type Part = (Option<i64>, Sha256);
 
 impl Sealer {
-    /// With the digest key beside the database. A store without its key has seals that anybody can
-    /// make; no gateway starts on it.
+    /// Creates a sealer with the digest key next to the database. Without that key any process can
+    /// make a valid seal, but no gateway starts on such a store.
     pub(super) fn of(database: &Path) -> Self {
         let folder = database.parent().map(StoreFolder::at);
         let digester = folder.and_then(|folder| folder.digester(false).ok());
@@ -58,12 +58,12 @@ impl Sealer {
         Self { digester, known: SealDigests::default(), sealed: None, compared: None }
     }
 
-    /// Forgets what was known, after a transaction that was not committed.
+    /// Discards the known digests, after a transaction that was not committed.
     pub(super) fn forget(&mut self) {
         (self.known, self.sealed, self.compared) = (SealDigests::default(), None, None);
     }
 
-    /// Whether the whole file has to be compared.
+    /// Whether the whole file must be compared.
     pub(super) fn is_due(&self) -> bool {
         self.compared.is_none_or(|at| at.elapsed() >= FRESH)
     }
@@ -90,13 +90,13 @@ impl Sealer {
         connection.query_row(sql, [], |row| row.get(0))
     }
 
-    /// Compares everything but the contents of blocks that were compared before; nothing if nobody
-    /// has written since this process has.
+    /// Compares everything except the contents of blocks that were compared before. Compares
+    /// nothing if no other connection has written since the last seal.
     pub(super) fn fits(&mut self, connection: &Connection) -> rusqlite::Result<bool> {
         if self.sealed.is_some() && self.sealed == Some(state(connection)?) {
             return Ok(true);
         }
-        // Somebody else has written: entries are read again.
+        // Another connection has written, so entries are read again.
         self.known.first = None;
         unless_damaged(self.seal_fits(connection))
     }
@@ -110,7 +110,7 @@ impl Sealer {
         Ok(is_new || mac == Some(self.mac(connection)?))
     }
 
-    /// Seals what the file holds now.
+    /// Seals the current content of the file.
     pub(super) fn seal(&mut self, connection: &Connection) -> rusqlite::Result<()> {
         let mac = self.mac(connection)?;
         connection
@@ -156,13 +156,13 @@ impl Sealer {
     }
 }
 
-/// The digest of a block that was just written.
+/// Returns the digest of a block that was just written.
 pub(super) fn digest_of_block(connection: &Connection, no: i64) -> rusqlite::Result<Vec<u8>> {
     let sql = format!("SELECT {BLOCK_COLUMNS} FROM blocks LEFT JOIN ids USING (no) WHERE no = ?1");
     connection.prepare_cached(&sql)?.query_row([no], |row| digest_of(row, 0))
 }
 
-/// A value that nobody writes fits no seal.
+/// Treats an unreadable value as a mismatch, because no writer stores it.
 fn unless_damaged(fits: rusqlite::Result<bool>) -> rusqlite::Result<bool> {
     match fits {
         Err(error) if error.sqlite_error_code().is_none() => Ok(false),
@@ -191,7 +191,7 @@ fn add(connection: &Connection, sql: &str, known: &mut Part) -> rusqlite::Result
     Ok(())
 }
 
-/// The digest of the columns of a row, from one on.
+/// Returns the digest of the columns of a row, from the column `from` on.
 fn digest_of(row: &Row<'_>, from: usize) -> rusqlite::Result<Vec<u8>> {
     let mut digest = Sha256::new();
     for at in from..row.as_ref().column_count() {

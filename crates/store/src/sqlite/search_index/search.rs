@@ -98,7 +98,7 @@ impl Summary {
     }
 }
 
-/// The indexes of the entries in a block that match.
+/// Returns the indexes of the entries in a block that match.
 fn fitting(wanted: &Wanted, first: i64, block: &Block, call: Option<u16>) -> Vec<usize> {
     let is = |values: &[u32], at: usize, name: u32| values.get(at) == Some(&name);
     (0..block.len())
@@ -155,7 +155,7 @@ impl Lookup {
         }))
     }
 
-    /// The summaries of all blocks, and of the entries that are in no block yet.
+    /// Returns the summaries of all blocks, and of the entries that are in no block yet.
     fn summaries(&self) -> Result<Vec<Summary>, LedgerError> {
         // One transaction, since entries move from rows into blocks between two queries.
         let transaction = self.connection.unchecked_transaction().map_err(unavailable)?;
@@ -214,7 +214,7 @@ impl Lookup {
         }
     }
 
-    /// The entries of a block, and its ids if `with_ids`.
+    /// Returns the entries of a block, and its ids if `with_ids`.
     fn read(&self, of: &mut Summary, with_ids: bool) -> Result<(Block, Ids), LedgerError> {
         if let Some(tail) = of.tail.take() {
             return Ok(tail);
@@ -272,7 +272,7 @@ impl Lookup {
         }
     }
 
-    /// Calls `take` with the id of each receipt that may match, until it returns `false`. Ids come
+    /// Calls `take` with the id of each receipt that may match, until it returns `false`. Ids are
     /// in descending order, each once, and only those below `before`.
     pub(in crate::sqlite) fn receipts(
         &self,
@@ -315,8 +315,8 @@ impl Lookup {
         }
     }
 
-    /// The ids of calls and receipts with a prefix, at most `limit`, those of the newest blocks
-    /// first.
+    /// Returns the ids of calls and receipts with a prefix, at most `limit`, those of the newest
+    /// blocks first.
     pub(in crate::sqlite) fn named(
         &self,
         prefix: &str,
@@ -374,7 +374,7 @@ impl Lookup {
     }
 }
 
-/// The least and the greatest UUID with a prefix; `None` if no UUID has it.
+/// Returns the least and the greatest UUID with a prefix; `None` if no UUID has this prefix.
 fn uuid_range(prefix: &str) -> Option<([u8; 16], [u8; 16])> {
     let (low, high) = (text_of(&[0; 16]), text_of(&[255; 16]));
     let end = |rest: &str| format!("{prefix}{}", rest.get(prefix.len()..).unwrap_or_default());

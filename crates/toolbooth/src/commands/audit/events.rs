@@ -1,4 +1,4 @@
-//! Events as a table, as CSV or as JSON, once or as they come.
+//! Prints events as a table, as CSV or as JSON, once or continuously.
 //!
 //! Doc: records.md#reading
 
@@ -14,7 +14,7 @@ use crate::config::Loaded;
 use crate::failure::Failure;
 use crate::output::{self};
 
-/// How often the store is asked for events that follow.
+/// The polling interval for new events.
 pub(super) const FOLLOW_EVERY: Duration = Duration::from_millis(200);
 
 pub(super) async fn tail(
@@ -45,7 +45,7 @@ pub(super) async fn tail(
             } else if first {
                 after = Some(0);
             }
-            // What follows is a stream, so one document a line.
+            // Following prints a stream, so each line is one document.
             let format = match format {
                 EventFormat::Json if follow => EventFormat::Jsonl,
                 other => other,
@@ -159,7 +159,7 @@ pub(super) fn csv_line(cells: &[String]) -> Result<Vec<u8>, Failure> {
     writer.into_inner().map_err(|error| Failure::usage(error.to_string()))
 }
 
-/// A cell that a spreadsheet does not take for a formula.
+/// Returns a cell that a spreadsheet does not interpret as a formula.
 pub(super) fn defused(cell: String) -> String {
     if cell.starts_with(['=', '+', '-', '@', '\t', '\r']) { format!("'{cell}") } else { cell }
 }

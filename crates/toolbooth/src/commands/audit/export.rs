@@ -1,4 +1,4 @@
-//! `audit export`: the records as lines or rows, to a file or to standard output.
+//! `audit export`: writes the records as lines or rows, to a file or to standard output.
 //!
 //! Doc: records.md#exports
 
@@ -14,10 +14,10 @@ use crate::commands::records::{need, unreadable};
 use crate::config::Loaded;
 use crate::failure::Failure;
 
-/// Where an export goes: standard output, or a file that takes its name when it is whole.
+/// The target of an export: standard output, or a file that is renamed to its final name when it is complete.
 pub(super) struct Target {
     out: Box<dyn Write>,
-    /// The draft and the name.
+    /// The path of the draft and the final path.
     file: Option<(PathBuf, PathBuf)>,
 }
 
@@ -43,7 +43,7 @@ impl Target {
         Ok(Self { out, file: Some((draft, path.to_owned())) })
     }
 
-    /// Writes; `false` where nobody reads any more.
+    /// Writes bytes; `false` if the reader is closed.
     fn write(&mut self, text: &[u8]) -> Result<bool, Failure> {
         match self.out.write_all(text) {
             Ok(()) => Ok(true),
@@ -109,7 +109,7 @@ pub(super) async fn export(
                 (ExportFormat::Jsonl, _) => format!("{}\n", entry.bytes).into_bytes(),
                 (ExportFormat::Csv, Some(event)) => csv_line(&csv_cells(&event))?,
                 (_, Some(event)) => format!("{}\n", ocsf(&event, epoch_ms(&event))).into_bytes(),
-                // What cannot be read is for `verify` to tell; in JSON Lines it is there as it is.
+                // `verify` reports unreadable events. The JSON Lines export contains them unchanged.
                 (_, None) => continue,
             };
             if !target.write(&line)? {
@@ -131,7 +131,7 @@ pub(super) async fn export(
     Ok(true)
 }
 
-/// Says on a terminal how far long work has come.
+/// Prints the progress of a long operation if standard error is a terminal.
 pub(super) fn progress(done: u64, total: u64) {
     use std::io::IsTerminal;
     if total > 100_000 && std::io::stderr().is_terminal() {

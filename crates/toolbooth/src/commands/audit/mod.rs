@@ -1,4 +1,4 @@
-//! `audit`: reading, exporting, verifying and proving.
+//! `audit`: reads, exports, verifies and proves the audit log.
 
 mod events;
 mod export;
@@ -205,7 +205,7 @@ pub(super) async fn audit(loaded: Trusted, command: Audit) -> Result<bool, Failu
             let now = toolbooth_proxy::Clock::now(&clock);
             let note = opened.ledger.close(now).await.map_err(unreadable)?;
             records::hand_outside(&loaded, note.as_deref());
-            // Pins since the backup are on record no more.
+            // The restored records lack the pins since the backup, so all pins are recorded again.
             if loaded.lock_mode() == LockMode::FirstUse && loaded.pins().read()?.is_some() {
                 loaded.pins().change(true, LockFile::forget_records)?;
             }
@@ -219,7 +219,7 @@ pub(super) async fn audit(loaded: Trusted, command: Audit) -> Result<bool, Failu
     }
 }
 
-/// The first-use pins that events must tell of; none where the lock has another mode.
+/// Returns the first-use pins that the audit log must contain; empty if the lock has another mode.
 pub(super) fn recorded_pins(loaded: &Loaded) -> Result<BTreeMap<String, String>, Failure> {
     if loaded.lock_mode() != LockMode::FirstUse {
         return Ok(BTreeMap::new());

@@ -1,4 +1,4 @@
-//! Keys, proofs and reports of verifications.
+//! Reads keys and checkpoints, and prints proofs and verification reports.
 //!
 //! Doc: records.md#verification
 
@@ -15,7 +15,7 @@ use crate::commands::records::unreadable;
 use crate::failure::{FAILED, Failure};
 use crate::output::{self, Format};
 
-/// The keys that the beginnings of the logs name.
+/// Returns the keys that the first events of the logs contain.
 pub(super) async fn signing_keys(
     operations: &toolbooth_proxy::Operations,
 ) -> Result<Vec<String>, Failure> {
@@ -45,7 +45,7 @@ pub(super) fn no_proof(error: ProofError) -> Failure {
     }
 }
 
-/// Keys as they are given: each a key, or a file with one a line.
+/// Parses keys from arguments: each a key, or a file with one key per line.
 pub(super) fn keys(given: &[String]) -> Result<Vec<note::PublicKey>, Failure> {
     let mut keys = Vec::new();
     for given in given {
@@ -62,7 +62,7 @@ pub(super) fn keys(given: &[String]) -> Result<Vec<note::PublicKey>, Failure> {
     Ok(keys)
 }
 
-/// The checkpoints of a file.
+/// Returns the checkpoints in a file.
 pub(super) fn notes(path: &Path) -> Result<Vec<String>, Failure> {
     let text = std::fs::read_to_string(path).map_err(|error| {
         Failure::usage(format!("the checkpoints cannot be read: {error}"))

@@ -20,10 +20,10 @@ use crate::import::{self, Installed};
 use crate::trust::{Consent, Gate, Judged};
 use crate::{secret_shapes, terminal};
 
-/// Largest file of a client that is read, in bytes.
+/// The largest accepted file of a client, in bytes.
 const FILE_BYTES_MAX: u64 = 64 << 20;
 
-/// Brings a client's file back.
+/// Restores a client's file.
 pub(super) fn undo(
     client: Client,
     arguments: ClientArgs,
@@ -31,7 +31,7 @@ pub(super) fn undo(
 ) -> Result<bool, Failure> {
     let path = file(client, arguments.file)?;
     let undone = import::undo(client, &path)?;
-    // Where the configuration cannot be read, nothing can be said of it.
+    // If the configuration cannot be read, the report lists no secrets of it.
     let target = config::place(places.configuration)?;
     let text = std::fs::read_to_string(&target).unwrap_or_default();
     let secrets = config::draft(&text, &target, places.data)
@@ -82,7 +82,7 @@ pub(super) async fn servers(
     let sections = &mut imported.sections;
     let skipped =
         questions::settle_containment(sections, &added, &draft, asks, &mut notices).await?;
-    // Moved before the trial, so that servers are tried with what is written.
+    // Values are moved before the trial, so that the trial uses the settings that are written.
     let (moved, told) = match dry_run {
         true => (MovedValues::default(), secrets::rehearse(sections, &added)),
         false => secrets::relocate(secrets, sections, &added, &data)?,
@@ -96,7 +96,7 @@ pub(super) async fn servers(
             return trial::untried(&draft, &names, "`--dry-run` starts no server");
         }
         let judged = Judged::of(draft.clone(), target.clone())?;
-        // What nobody starts now is asked about by whatever starts it.
+        // If no server starts now, the command that starts it will ask.
         let asks = asks && (install || !no_try);
         let consent = Consent::ask(&judged, yes || gate.names(&target), asks, &added);
         let mut skipped = skipped;
@@ -151,7 +151,7 @@ pub(super) async fn servers(
     Ok(true)
 }
 
-/// The client's file, named or found.
+/// Returns the path of the client's file, named or found.
 fn file(client: Client, named: Option<PathBuf>) -> Result<PathBuf, Failure> {
     if let Some(path) = named {
         return Ok(path);
@@ -164,7 +164,7 @@ fn file(client: Client, named: Option<PathBuf>) -> Result<PathBuf, Failure> {
     })
 }
 
-/// The servers of a client's file.
+/// Reads the servers of a client's file.
 fn imported(client: Client, path: &Path) -> Result<Imported, Failure> {
     let wrong = |message: String| Failure::usage(message).at(path.display().to_string());
     let text = crate::files::read_within(path, FILE_BYTES_MAX)
@@ -185,7 +185,7 @@ fn read(target: &Path) -> Result<String, Failure> {
     }
 }
 
-/// A trial that ends with an interrupt from the terminal.
+/// Runs a trial that an interrupt from the terminal ends.
 async fn interruptible(
     trial: impl Future<Output = Result<Trial, Failure>>,
 ) -> Result<Trial, Failure> {
@@ -198,7 +198,7 @@ async fn interruptible(
     }
 }
 
-/// Writes the configuration, unless somebody else has changed it since it was read.
+/// Writes the configuration, unless it has changed since it was read.
 fn write(target: &Path, before: &str, text: &str) -> Result<(), Failure> {
     if read(target)? != before {
         return Err(Failure::usage("the configuration was changed meanwhile; nothing was written")
@@ -208,7 +208,7 @@ fn write(target: &Path, before: &str, text: &str) -> Result<(), Failure> {
     crate::commands::lock::replace_file(target, text)
 }
 
-/// Servers of which the client refuses more than single tools, each with the sentence.
+/// Returns the servers of which the client refuses several tools with one entry, each with the reason.
 fn refused(client: Client, path: &Path, servers: &[String]) -> Vec<(String, String)> {
     let mut refused = Vec::new();
     for file in permissions::files(client, path) {
@@ -223,7 +223,7 @@ fn refused(client: Client, path: &Path, servers: &[String]) -> Vec<(String, Stri
     refused
 }
 
-/// Which servers Toolbooth takes the place of, and which ones the client keeps.
+/// Divides the servers into those that Toolbooth replaces and those that the client keeps.
 fn divide(
     servers: &[String],
     refused: &[(String, String)],
@@ -238,7 +238,7 @@ fn divide(
             None => Some("it was not imported".to_owned()),
             Some(attempt) => attempt.reason().map(str::to_owned),
         };
-        // No refusal is lost, whatever somebody forces.
+        // `force` does not override a refusal of the client.
         match reason.filter(|_| !force).or(refusal) {
             Some(reason) => stays.push((name.clone(), reason)),
             None => switched.push(Switched { name: name.clone(), tools: trial.tools(name) }),

@@ -1,4 +1,4 @@
-//! `import`: takes over servers of MCP clients, and operations of OpenAPI documents.
+//! `import`: imports servers of MCP clients, and operations of OpenAPI documents.
 //!
 //! Doc: importing.md
 
@@ -21,7 +21,7 @@ use crate::openapi_file;
 use crate::output::{self, Format};
 use crate::trust::{Gate, Trusted};
 
-/// Where the configuration and the records are, as the command line names them.
+/// The configuration and the data folder that the command line names.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Places<'p> {
     pub(super) configuration: Option<&'p Path>,

@@ -1,4 +1,4 @@
-//! What is asked on a terminal: how servers are contained.
+//! Asks on a terminal for the sandboxes of imported servers.
 //!
 //! Doc: importing.md#questions, importing.md#containment
 
@@ -14,15 +14,15 @@ use crate::failure::Failure;
 use crate::import::containment::{Containment, Folder, container_lines, container_runner, folders};
 use crate::{executors, terminal};
 
-/// A server that is added, with what it lacks.
+/// An added server with its profile and the folders that it cannot write.
 struct Contained {
     name: String,
     profile: SandboxProfile,
     folders: Vec<Folder>,
 }
 
-/// Completes the sections that are added. `draft` is the configuration with them; `asks` says
-/// whether somebody can answer. Gives the servers that cannot start in a sandbox, with the reason.
+/// Completes the added sections. `draft` is the configuration with them; `asks` states whether a user can
+/// answer. Returns the servers that cannot start in a sandbox, with the reason.
 pub(super) async fn settle_containment(
     sections: &mut Sections,
     added: &[String],
@@ -39,7 +39,7 @@ pub(super) async fn settle_containment(
         .collect();
     for name in names {
         let Some(server) = draft.config.servers.get(&name) else { continue };
-        // The trial says what is wrong with one that cannot be.
+        // The trial reports the error of a server with invalid settings.
         let Ok(settings) = executors::server_settings(draft, &name, server) else { continue };
         let Reach::Stdio(child) = settings.reach else { continue };
         let Some(profile) = child.profile.clone() else { continue };
@@ -82,7 +82,7 @@ pub(super) async fn settle_containment(
     Ok(skipped)
 }
 
-/// What this machine lacks of what the profiles require.
+/// Returns the features that the profiles require and this machine lacks.
 async fn missing(draft: &Loaded, contained: &[Contained]) -> Result<Option<String>, Failure> {
     let required = contained.iter().find(|one| one.profile.enforce == Enforce::Required);
     let Some(one) = required else { return Ok(None) };
@@ -90,7 +90,7 @@ async fn missing(draft: &Loaded, contained: &[Contained]) -> Result<Option<Strin
     Ok(launcher.check(&one.profile).await.err().map(|unavailable| unavailable.what))
 }
 
-/// Writes what was agreed into a section, and what was not as comments.
+/// Writes the agreed settings into a section, and the others as comments.
 fn settle(
     section: &mut Section,
     one: Contained,

@@ -1,4 +1,4 @@
-//! What `import` prints.
+//! Prints the report of `import`.
 //!
 //! Doc: importing.md
 
@@ -14,7 +14,7 @@ use crate::output::{self, Format};
 /// A server that the client keeps, with the reason.
 pub(super) type KeptServer = (String, String);
 
-/// Everything that one run has to say.
+/// The data of the report of one run.
 pub(super) struct Report<'r> {
     pub(super) format: Format,
     pub(super) is_rehearsal: bool,
@@ -25,7 +25,7 @@ pub(super) struct Report<'r> {
     pub(super) notices: Vec<String>,
     pub(super) trial: &'r Trial,
     pub(super) installed: Option<Installed>,
-    /// What the client has less of.
+    /// Capabilities that the client loses.
     pub(super) less: Vec<String>,
     /// Old and new names of tools, by server.
     pub(super) names: Vec<(String, String, String)>,
@@ -33,7 +33,7 @@ pub(super) struct Report<'r> {
     pub(super) stays: Vec<KeptServer>,
 }
 
-/// What the client has less of than before, as sentences.
+/// Returns the capabilities that the client loses, as sentences.
 pub(super) fn less(trial: &Trial, switched: &[Switched]) -> Vec<String> {
     let mut less = Vec::new();
     for one in switched {
@@ -60,7 +60,7 @@ pub(super) fn less(trial: &Trial, switched: &[Switched]) -> Vec<String> {
     less
 }
 
-/// The names that change.
+/// Returns the names that change.
 pub(super) fn names(switched: &[Switched]) -> Vec<(String, String, String)> {
     let named = |one: &Switched| -> Vec<(String, String, String)> {
         let passed = one.tools.iter().filter_map(|tool| {
@@ -71,7 +71,7 @@ pub(super) fn names(switched: &[Switched]) -> Vec<(String, String, String)> {
     switched.iter().flat_map(named).collect()
 }
 
-/// Says that a client's file is as it was.
+/// Prints that a client's file is restored.
 pub(super) fn undone(
     path: &Path,
     (backup, undone, others): &(PathBuf, PathBuf, Vec<Backup>),

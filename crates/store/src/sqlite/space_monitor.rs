@@ -1,4 +1,4 @@
-//! Measures the room that a database has left, and removes agent logs when it runs short.
+//! Measures the remaining space of a database, and removes agent logs when it runs short.
 //!
 //! Path: 6. Doc: records.md#disk-space
 
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, OpenFlags};
-use toolbooth_audit::backend::room::{Dropped, Room};
+use toolbooth_audit::backend::disk_space::{DiskSpace, Dropped};
 use toolbooth_audit::backend::working::WorkingSet;
 use toolbooth_audit::backend::writer::Failure;
 
@@ -17,11 +17,11 @@ use super::schema::place;
 use super::search_index::{self, split};
 use super::transaction::{Transaction, failed};
 
-/// The smallest bound of a store that is of use.
+/// The smallest usable bound of a store.
 pub const BYTES_MAX_LEAST: u64 = 16 << 20;
-/// How long a measurement stays valid.
+/// The time that a measurement stays valid.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// How many batches a measurement stays valid for.
+/// The number of batches that a measurement stays valid for.
 const LOOK_BATCHES: u32 = 64;
 /// Maximum bytes to keep free on the file system.
 const FREE_MAX: u64 = 1 << 30;
@@ -32,9 +32,9 @@ const BOUND_PART: u64 = 10;
 /// Maximum logs that one step examines in search of refusals.
 const LOOKED_MAX: usize = 20_000;
 
-/// Measures the room from time to time.
+/// The measurement of the remaining space, which is repeated from time to time.
 #[derive(Debug)]
-pub(super) struct Rooms {
+pub(super) struct SpaceMonitor {
     database: PathBuf,
     bytes_max: Option<u64>,
     looked: Option<Instant>,
@@ -42,59 +42,63 @@ pub(super) struct Rooms {
     batches: u32,
 }
 
-impl Rooms {
+impl SpaceMonitor {
     pub(super) fn new(database: &Path, bytes_max: Option<u64>) -> Self {
         Self { database: database.to_owned(), bytes_max, looked: None, batches: 0 }
     }
 
-    /// Measures again if the last measurement is old, or if it found little room.
+    /// Measures again if the last measurement is old, or if it found little space.
     pub(super) fn measure(
         &mut self,
         connection: &Connection,
         set: &mut WorkingSet,
     ) -> Result<(), Failure> {
         self.batches += 1;
-        let before = set.room();
+        let before = set.disk_space();
         let is_fresh = self.looked.is_some_and(|looked| looked.elapsed() < LOOK_EVERY);
-        if before == Room::Enough && is_fresh && self.batches < LOOK_BATCHES {
+        if before == DiskSpace::Enough && is_fresh && self.batches < LOOK_BATCHES {
             return Ok(());
         }
         (self.looked, self.batches) = (Some(Instant::now()), 0);
-        let room = self.room(connection, before).map_err(failed)?;
-        if room != before {
+        let disk_space = self.disk_space(connection, before).map_err(failed)?;
+        if disk_space != before {
             let bytes_max = self.bytes_max;
-            match room {
-                Room::Enough => tracing::info!("the store has room again"),
-                Room::Short => tracing::warn!(
+            match disk_space {
+                DiskSpace::Enough => tracing::info!("the store has space again"),
+                DiskSpace::Short => tracing::warn!(
                     bytes_max,
-                    "room for records runs short; agent logs are removed, oldest first"
+                    "space for records runs short; agent logs are removed, oldest first"
                 ),
-                Room::Full => {
-                    tracing::error!(bytes_max, "there is no room for records; calls are refused")
+                DiskSpace::Full => {
+                    tracing::error!(bytes_max, "there is no space for records; calls are refused")
                 }
             }
-            set.set_room(room);
+            set.set_disk_space(disk_space);
         }
         Ok(())
     }
 
-    fn room(&self, connection: &Connection, before: Room) -> rusqlite::Result<Room> {
+    fn disk_space(
+        &self,
+        connection: &Connection,
+        before: DiskSpace,
+    ) -> rusqlite::Result<DiskSpace> {
         let (used, empty) = used(connection, &self.database)?;
-        let bound = self.bytes_max.map_or(Room::Enough, |bytes_max| {
-            Room::of(bytes_max.saturating_sub(used), bytes_max / BOUND_PART, before)
+        let bound = self.bytes_max.map_or(DiskSpace::Enough, |bytes_max| {
+            DiskSpace::of(bytes_max.saturating_sub(used), bytes_max / BOUND_PART, before)
         });
-        let disk = rustix::fs::statvfs(&self.database).map_or(Room::Enough, |disk| {
+        let disk = rustix::fs::statvfs(&self.database).map_or(DiskSpace::Enough, |disk| {
             let free = disk.f_bavail.saturating_mul(disk.f_frsize);
             let reserve = disk.f_blocks.saturating_mul(disk.f_frsize) / FREE_PART;
             // SQLite fills empty pages before the file grows.
             let left = free.saturating_add(empty);
-            Room::of(left, reserve.min(FREE_MAX), before)
+            DiskSpace::of(left, reserve.min(FREE_MAX), before)
         });
         Ok(bound.max(disk))
     }
 }
 
-/// The bytes of a database and its index that are in use, and those of empty pages.
+/// Returns the bytes of a database and its index that are in use, and those of empty pages.
 fn used(connection: &Connection, database: &Path) -> rusqlite::Result<(u64, u64)> {
     let number = |pragma: &str| -> rusqlite::Result<u64> {
         let mut statement = connection.prepare_cached(pragma)?;
@@ -108,7 +112,7 @@ fn used(connection: &Connection, database: &Path) -> rusqlite::Result<(u64, u64)
     Ok((used, empty.saturating_mul(page)))
 }
 
-/// How many bytes the records of a store use; 0 where there is no database.
+/// Returns the bytes that the records of a store use; 0 if there is no database.
 ///
 /// # Errors
 /// [`OpenError::Database`].
@@ -123,8 +127,9 @@ pub fn used_bytes(folder: &StoreFolder) -> Result<u64, OpenError> {
         .map_err(|source| OpenError::Database { path: path.display().to_string(), source })
 }
 
-/// The bound of a store for which nobody has chosen one: what it uses when it is first started, and
-/// half of what is free then, at most 20 GiB. It is kept in the folder, so that it stays.
+/// Returns the bound of a store without a configured one. It is the space in use at the first
+/// start, plus half of the free space or 20 GiB, whichever is less. The bound is at least
+/// [`BYTES_MAX_LEAST`]. It is stored in the folder, so that it does not change.
 ///
 /// # Errors
 /// [`OpenError`]; [`OpenError::Folder`] also where the kept bound is no number.
@@ -141,8 +146,8 @@ pub fn standard_bytes_max(folder: &StoreFolder) -> Result<u64, OpenError> {
 }
 
 impl Transaction<'_> {
-    /// Finds agent logs to remove: those of refusals, from where the last search ended; after these,
-    /// the oldest.
+    /// Finds agent logs to remove: first those of refusals, starting at the end of the last search,
+    /// then the oldest.
     pub(super) fn droppable_logs(&self, limit: usize, set: &mut WorkingSet) -> Result<(), Failure> {
         set.surveyed.more = true;
         if self.drop_refusals(limit, set)? {
@@ -193,7 +198,7 @@ impl Transaction<'_> {
         Ok(looked > 0)
     }
 
-    /// The number of the writer whose first agent log is the oldest.
+    /// Returns the number of the writer with the oldest first agent log.
     fn oldest(&self) -> Result<Option<i64>, Failure> {
         let sql = "SELECT place, body FROM agent_logs WHERE place >= ?1 AND place < ?2
                    ORDER BY place LIMIT 1";
@@ -211,7 +216,7 @@ impl Transaction<'_> {
         Ok(oldest.map(|(_, writer)| writer))
     }
 
-    /// Reports agent logs of one writer, and up to which place they go.
+    /// Reports the agent logs of one writer for removal, and the end of the searched range.
     fn drop_logs(
         &self,
         places: &[i64],

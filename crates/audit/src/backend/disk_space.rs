@@ -1,24 +1,24 @@
-//! How much room a store has left, and what follows from that.
+//! The space state of a store and its consequences.
 //!
 //! Path: 6. Doc: records.md#disk-space
 
 use crate::ledger::LedgerError;
 
-/// Room that a store has left.
+/// The space state of a store.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Room {
-    /// There is enough.
+pub enum DiskSpace {
+    /// Enough space is free.
     #[default]
     Enough,
-    /// It runs short: agent logs are removed, oldest first.
+    /// Space runs short: agent logs are removed, oldest first.
     Short,
-    /// It is used up: calls are refused, and those that run settle.
+    /// Space is used up: new calls are rejected, and running calls can settle.
     Full,
 }
 
-impl Room {
-    /// What it means that so many bytes are left, where `reserve` bytes should be. What ran short
-    /// does so until there is half as much more.
+impl DiskSpace {
+    /// Returns the state for `left` free bytes and a reserve of `reserve` bytes. After `Short` or
+    /// `Full`, `Enough` requires 1.5 times the reserve.
     #[must_use]
     pub fn of(left: u64, reserve: u64, before: Self) -> Self {
         let wanted = match before {
@@ -32,10 +32,10 @@ impl Room {
         }
     }
 
-    /// Whether something new is taken.
+    /// Checks whether new records are accepted.
     ///
     /// # Errors
-    /// [`LedgerError::Unavailable`] where the room is used up.
+    /// [`LedgerError::Unavailable`] if the space is used up.
     pub fn check(self) -> Result<(), LedgerError> {
         match self {
             Self::Enough | Self::Short => Ok(()),
@@ -47,14 +47,14 @@ impl Room {
     }
 }
 
-/// Agent logs that gave way: those of a part of one writer's log.
+/// Agent logs that were removed to free space: those of a part of one writer's log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Dropped {
-    /// Whose events account for them.
+    /// The writer of the events that account for them.
     pub writer: String,
-    /// The place after that of the last such event.
+    /// The place after the last such event.
     pub until: u64,
-    /// Whether only logs of calls without a receipt went: refusals.
+    /// Whether only logs of calls without a receipt (refusals) were removed.
     pub refusals: bool,
 }
 
@@ -64,12 +64,12 @@ mod tests {
 
     #[test]
     fn room_runs_short_before_it_is_used_up() {
-        let of = |left| Room::of(left, 100, Room::Enough);
+        let of = |left| DiskSpace::of(left, 100, DiskSpace::Enough);
         assert_eq!(
-            [of(100), of(99), of(25), of(24), of(0)].map(|room| room as u8),
+            [of(100), of(99), of(25), of(24), of(0)].map(|disk_space| disk_space as u8),
             [0, 1, 1, 2, 2]
         );
-        assert_eq!(Room::of(149, 100, Room::Full), Room::Short, "it does not waver");
-        assert_eq!(Room::of(150, 100, Room::Short), Room::Enough);
+        assert_eq!(DiskSpace::of(149, 100, DiskSpace::Full), DiskSpace::Short, "it does not waver");
+        assert_eq!(DiskSpace::of(150, 100, DiskSpace::Short), DiskSpace::Enough);
     }
 }

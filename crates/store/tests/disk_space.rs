@@ -1,4 +1,5 @@
-//! Tests a store that runs out of room: which records go, which stay, and when calls are refused.
+//! Tests a store that runs out of space: which records are removed, which stay, and when calls are
+//! refused.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 
 use std::sync::Arc;
@@ -6,8 +7,8 @@ use std::sync::Arc;
 use rusqlite::Connection;
 use serde_json::json;
 use toolbooth_audit::LedgerError;
+use toolbooth_audit::backend::disk_space::DiskSpace;
 use toolbooth_audit::backend::recorder::StepRunner;
-use toolbooth_audit::backend::room::Room;
 use toolbooth_audit::conformance::{moment, request, settlement};
 use toolbooth_audit::digest::sha256_hex;
 use toolbooth_audit::ledger::{
@@ -24,7 +25,7 @@ use toolbooth_store::sqlite::{self, DATABASE, SqliteLedger, SqliteOptions};
 
 const BYTES_MAX: u64 = 2 << 20;
 
-/// Text that compresses badly.
+/// Returns text that compresses badly.
 fn text(seed: usize) -> String {
     (0..128).map(|n| sha256_hex(format!("{seed} {n}").as_bytes())).collect()
 }
@@ -34,7 +35,8 @@ fn asked(call: usize) -> ClaimRequest {
     request(&format!("c{call}"), IdempotencyMode::Keyed, &[&key], "args")
 }
 
-/// The settlement of a call, with a large input in its log or a large result in its receipt.
+/// Returns the settlement of a call, with a large input in its log or a large result in its
+/// receipt.
 fn settled(claimed: Claimed, (input, result): (Option<String>, Option<String>)) -> Arc<Settlement> {
     let Claimed::Fresh(claim) = claimed else { panic!("{claimed:?}") };
     let mut settled = settlement(claim, IdempotencyMode::Keyed, Effect::Completed, None);
@@ -56,7 +58,7 @@ fn refusal(call: usize) -> Refusal {
     Refusal { log: Arc::new(log), terminal }
 }
 
-/// The numbers of agent logs of refusals and of calls.
+/// Returns the numbers of agent logs of refusals and of calls.
 async fn logs(ledger: &SqliteLedger) -> (usize, usize) {
     let filter = LogFilter { limit: 100_000, ..LogFilter::default() };
     let logs = ledger.agent_logs(filter).await.unwrap().found;
@@ -74,7 +76,8 @@ async fn sound(ledger: &SqliteLedger) {
     assert!(report.ok, "{report:?}");
 }
 
-/// How many agent logs events say were removed for want of room, and the kinds that they name.
+/// Returns the number of agent logs that events report as removed for lack of space, and the kinds
+/// that they name.
 async fn told(ledger: &SqliteLedger) -> (u64, Vec<String>) {
     let filter = EventFilter { limit: 100_000, ..EventFilter::default() };
     let (mut count, mut kinds) = (0, Vec::new());
@@ -98,9 +101,9 @@ async fn logs_give_way_and_then_calls_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let options = SqliteOptions { bytes_max: Some(BYTES_MAX), ..SqliteOptions::default() };
     let ledger = sqlite::open(folder.path(), "one", options, &moment(0)).unwrap();
-    assert_eq!(ledger.make_room(moment(1)).await.unwrap(), 0, "there is room");
+    assert_eq!(ledger.free_space(moment(1)).await.unwrap(), 0, "there is room");
     let mut call = 0;
-    while ledger.runner().room() == Room::Enough {
+    while ledger.runner().disk_space() == DiskSpace::Enough {
         call += 1;
         let claimed = ledger.claim(asked(call)).await.unwrap();
         ledger.settle(settled(claimed, (Some(text(call)), None))).await.unwrap();
@@ -110,9 +113,9 @@ async fn logs_give_way_and_then_calls_are_refused() {
     }
     let (refusals, others) = logs(&ledger).await;
     assert!(refusals > 10 && others == call, "{refusals} {others}");
-    let removed = ledger.make_room(moment(3)).await.unwrap();
+    let removed = ledger.free_space(moment(3)).await.unwrap();
     assert!(removed as usize >= refusals, "{removed}");
-    assert_eq!(ledger.runner().room(), Room::Enough);
+    assert_eq!(ledger.runner().disk_space(), DiskSpace::Enough);
     let (left, others) = logs(&ledger).await;
     assert_eq!((left, others + removed as usize - refusals), (0, call), "refusals go first");
     sound(&ledger).await;
@@ -122,10 +125,10 @@ async fn logs_give_way_and_then_calls_are_refused() {
         (removed, true),
         "{kinds:?}"
     );
-    let more = ledger.make_room(moment(4)).await.unwrap();
+    let more = ledger.free_space(moment(4)).await.unwrap();
     assert_eq!(more, 0, "no more goes than has to");
 
-    // A removed log that no event reports is missing.
+    // Verification reports a removed log as missing if no event reports its removal.
     ledger.refuse(refusal(call)).await.unwrap();
     let copy = folder.path().join("copy.db");
     let connection = Connection::open(folder.path().join(DATABASE)).unwrap();
@@ -138,7 +141,7 @@ async fn logs_give_way_and_then_calls_are_refused() {
     let report = verify::store(&reads, TrustAnchors::default()).await.unwrap();
     assert!(report.problems.iter().any(|problem| problem.kind == "log-missing"), "{report:?}");
 
-    // Receipts are never removed to make room, so in the end calls are refused.
+    // Receipts are never removed to free space, so calls are refused in the end.
     let running = ledger.claim(asked(usize::MAX)).await.unwrap();
     let refused = loop {
         call += 1;
@@ -150,17 +153,17 @@ async fn logs_give_way_and_then_calls_are_refused() {
             Err(error) => break error,
         }
         if call % 50 == 0 {
-            ledger.make_room(moment(5)).await.unwrap();
+            ledger.free_space(moment(5)).await.unwrap();
         }
     };
     assert!(is_full(Err::<(), _>(refused)));
-    ledger.make_room(moment(6)).await.unwrap();
+    ledger.free_space(moment(6)).await.unwrap();
     while !is_full(ledger.runner().healthy()) {
         call += 1;
         if let Ok(claimed) = ledger.claim(asked(call)).await {
             ledger.settle(settled(claimed, (None, Some(text(call))))).await.unwrap();
         }
-        ledger.make_room(moment(6)).await.unwrap();
+        ledger.free_space(moment(6)).await.unwrap();
     }
     assert_eq!(logs(&ledger).await.1, 0, "all that could give way has");
     assert!(is_full(ledger.claim(asked(0)).await));
@@ -178,8 +181,8 @@ async fn logs_give_way_and_then_calls_are_refused() {
     // An operator prunes receipts.
     let prune = Prune { kind: PruneKind::Receipts, before: moment(9).text, at: moment(10) };
     while ledger.prune(prune.clone()).await.unwrap() != Pruned::default() {}
-    ledger.make_room(moment(11)).await.unwrap();
-    assert_eq!(ledger.runner().room(), Room::Enough);
+    ledger.free_space(moment(11)).await.unwrap();
+    assert_eq!(ledger.runner().disk_space(), DiskSpace::Enough);
     let claimed = ledger.claim(asked(0)).await.unwrap();
     ledger.settle(settled(claimed, (None, None))).await.unwrap();
     assert!(matches!(ledger.claim(asked(1)).await.unwrap(), Claimed::Replay { .. }), "keys stay");
