@@ -12,8 +12,9 @@ use toolbooth_adapters::launcher::Launcher;
 use toolbooth_adapters::mcp::{McpServer, Reach, ServerSettings};
 use toolbooth_contracts::conversation::LogLevel;
 use toolbooth_contracts::coverage::Readiness;
+use toolbooth_contracts::error::UpstreamError;
 use toolbooth_contracts::port::{
-    Ask, CompletionReference, ExecutionError, Notice, ToolSource, Upstream, UpstreamError,
+    Ask, CompletionReference, ExecutionError, Notice, ToolSource, Upstream,
 };
 use toolbooth_contracts::{
     Caller, Conversation, Dispatch, Effect, ErrorCode, ExecutionLog, Executor, Outcome,

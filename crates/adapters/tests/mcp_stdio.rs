@@ -10,8 +10,9 @@ use toolbooth_adapters::CommandLine;
 use toolbooth_adapters::launcher::Launcher;
 use toolbooth_adapters::mcp::{CallerSettings, Child, McpServer, Reach, ServerSettings};
 use toolbooth_contracts::conversation::{CONVERSATION_CAPACITY, Counterpart, LogLevel};
+use toolbooth_contracts::error::UpstreamError;
 use toolbooth_contracts::port::{
-    Ask, CompletionReference, ExecutionError, Notice, ToolSource, Upstream, UpstreamError,
+    Ask, CompletionReference, ExecutionError, Notice, ToolSource, Upstream,
 };
 use toolbooth_contracts::{
     Caller, Conversation, Effect, ErrorCode, ExecutionLog, Executor, ToolOutput,

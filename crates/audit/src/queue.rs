@@ -9,7 +9,6 @@ use async_trait::async_trait;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-
 use toolbooth_contracts::event::AuditEventKind;
 use toolbooth_contracts::receipt::AuditPlace;
 

@@ -12,6 +12,8 @@ use async_channel::{Receiver, Sender, TrySendError};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::error::AskError;
+
 /// Maximum number of waiting messages of one kind. A further message replaces the oldest, so that
 /// messages arrive in order and the last is never lost.
 pub const CONVERSATION_CAPACITY: usize = 64;
@@ -194,17 +196,6 @@ impl CancelHandle {
 struct Cancelled {
     closed: Receiver<std::convert::Infallible>,
     told: Arc<AtomicBool>,
-}
-
-/// The reason why a question has no answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum AskError {
-    /// The caller cannot be asked.
-    #[error("the caller cannot be asked")]
-    NotPossible,
-    /// The caller disconnected.
-    #[error("the caller went away")]
-    Gone,
 }
 
 impl Conversation {

@@ -8,15 +8,12 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::error::InvalidName;
+
 /// Maximum length of a tool id, in characters.
 pub const TOOL_ID_MAX: usize = 128;
 /// Maximum length of a call id, in characters.
 pub const CALL_ID_MAX: usize = 128;
-
-/// The reason why a text is not a valid name.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct InvalidName(pub(crate) String);
 
 /// A stable tool id, usually `domain.method`: 1 to 128 characters of `A-Z a-z 0-9 _ - . /`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]

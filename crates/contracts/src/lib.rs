@@ -10,6 +10,7 @@ pub mod contract;
 pub mod conversation;
 pub mod coverage;
 pub mod declaration;
+pub mod error;
 pub mod event;
 mod event_kind;
 pub mod execution_log;

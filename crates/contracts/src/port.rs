@@ -15,11 +15,12 @@ use crate::contract::ToolContract;
 use crate::conversation::Conversation;
 use crate::coverage::Readiness;
 use crate::declaration::{Declaration, RenderedDeclarations};
+use crate::error::{SandboxMismatch, SourceError};
 use crate::execution_log::ExecutionLog;
 use crate::id::CallId;
 use crate::json::{JsonFault, JsonText};
 use crate::payload::Payload;
-pub use crate::upstream::{Ask, CompletionReference, Notice, Upstream, UpstreamError};
+pub use crate::upstream::{Ask, CompletionReference, Notice, Upstream};
 
 /// The input of an executor: one call that has been guarded, authorized and claimed.
 #[derive(Debug, Clone)]
@@ -177,29 +178,6 @@ pub struct InputNeeded {
     pub state: Option<String>,
 }
 
-/// The reason why an executor does not satisfy the sandbox profile of a contract; for operators.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum SandboxMismatch {
-    /// The executor has no sandbox.
-    #[error("this way to reach a tool has no sandbox")]
-    NoSandbox,
-    /// The program that it runs is on another machine.
-    #[error("its server is not on this machine")]
-    Elsewhere,
-    /// The program that it runs does not exist.
-    #[error("{0}")]
-    Missing(String),
-    /// The program that it runs has more rights than the contract grants.
-    #[error("its {what} has more than the contract grants: {}", more.join("; "))]
-    Wider {
-        /// The kind of program: a server, a handler.
-        what: &'static str,
-        /// The additional rights.
-        more: Vec<String>,
-    },
-}
-
 /// An executor of tool calls. It never retries, makes no decisions and writes no records.
 ///
 /// An executor may be dropped in the middle of `execute` only when the gateway itself ends. Otherwise,
@@ -329,11 +307,6 @@ pub struct Listing {
     /// Entries that were left out, each with the reason.
     pub problems: Vec<String>,
 }
-
-/// The reason why a source could not list its tools.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct SourceError(pub String);
 
 /// A source of tools. It lists them and notifies about changes.
 #[async_trait]

@@ -37,12 +37,12 @@ pub enum SecretLocation {
 }
 
 impl TryFrom<String> for SecretLocation {
-    type Error = crate::id::InvalidName;
+    type Error = crate::error::InvalidName;
 
     fn try_from(text: String) -> Result<Self, Self::Error> {
         // The text is not repeated, because it may be the secret itself.
         let refuse = || {
-            crate::id::InvalidName(
+            crate::error::InvalidName(
                 "a secret reference is `env:NAME`, `file:PATH` or `keyring:SERVICE/USER`"
                     .to_owned(),
             )

@@ -7,6 +7,7 @@ use async_trait::async_trait;
 use serde_json::{Map, Value};
 
 use crate::conversation::Conversation;
+use crate::error::UpstreamError;
 
 /// A request to an upstream server other than a tool call. Names and URIs are the server's own.
 #[derive(Debug, Clone, PartialEq)]
@@ -105,31 +106,4 @@ pub trait Upstream: Send + Sync {
 
     /// Returns a receiver of the server's notices; each notice is sent to one of the receivers.
     fn notices(&self) -> async_channel::Receiver<Notice>;
-}
-
-/// The reason why an upstream server did not serve a request.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
-pub enum UpstreamError {
-    /// The server cannot be reached.
-    #[error("the server cannot be reached: {0}")]
-    Unreachable(String),
-    /// The server refused, with its own code.
-    #[error("the server refused with code {code}: {message}")]
-    Refused {
-        /// The protocol's error code.
-        code: i64,
-        /// The server's message.
-        message: String,
-        /// The data of the error, in addition to its message.
-        data: Option<Value>,
-    },
-    /// The server did not answer in time.
-    #[error("the server did not answer in time")]
-    Timeout,
-    /// The caller cancelled the request.
-    #[error("the request was told to stop")]
-    Cancelled,
-    /// The server responded, but the response does not conform to the protocol.
-    #[error("the server's answer cannot be read: {0}")]
-    Unreadable(String),
 }

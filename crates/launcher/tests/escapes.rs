@@ -17,10 +17,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::*;
 use libtest_mimic::{Arguments, Failed, Trial};
 use toolbooth_launcher::order::{Net, Primitive, Relay, Run};
 use toolbooth_launcher::wire::{Found, Report};
+
+use common::*;
 
 /// The first argument of this program when it runs one attempt.
 const ATTACK: &str = "__attack";

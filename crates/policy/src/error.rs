@@ -1,6 +1,6 @@
 //! The errors of the policy.
 
-use toolbooth_contracts::id::InvalidName;
+use toolbooth_contracts::error::InvalidName;
 
 /// An invalid setting of the policy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

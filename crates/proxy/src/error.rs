@@ -1,5 +1,9 @@
 //! The errors of the proxy other than those of single calls.
 
+use toolbooth_audit::LedgerError;
+use toolbooth_contracts::receipt::ClaimState;
+use toolbooth_policy::Denial;
+
 /// Why the first listing of a source is not pinned.
 #[derive(Debug, thiserror::Error)]
 pub enum PinError {
@@ -26,4 +30,55 @@ pub(crate) enum PieceError {
     NoPointer,
     #[error("the result has nothing at the pointer `{}`", .0.escape_debug())]
     NothingThere(String),
+}
+
+/// Why a caller has no access to the records.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum OperationsError {
+    /// The caller is not an operator.
+    #[error("{}", .0.reason)]
+    Denied(Denial),
+    /// The proxy was built without a reader of records.
+    #[error("there are no records to read")]
+    NoRecords,
+}
+
+/// Why an unknown outcome was not resolved.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ResolveError {
+    /// The store does not respond.
+    #[error(transparent)]
+    Store(#[from] LedgerError),
+    /// The receipt does not exist.
+    #[error("there is no such receipt")]
+    Missing,
+    /// The outcome is known already, or the call is still running.
+    #[error("the call is not in doubt, it is `{}`", .0.as_str())]
+    NotInDoubt(ClaimState),
+    /// The result is not one that a tool could return.
+    #[error("{0}")]
+    Result(String),
+}
+
+/// Why a plan cannot run; no step was run.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct InvalidPlan {
+    /// The step, if the fault is in one.
+    pub step: Option<String>,
+    /// The reason as a sentence.
+    pub message: String,
+}
+
+/// The key of a keyed tool is missing.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the argument `{field}` is this tool's idempotency key: it must be a text that is not blank, a \
+     number or a boolean"
+)]
+pub(crate) struct NoKey {
+    /// The argument that is the key.
+    pub(crate) field: String,
 }

@@ -32,15 +32,15 @@ mod worlds;
 pub use argument_rules::ArgumentRules;
 pub use asynchronous::{AsyncCall, AsyncCalls, Submission};
 pub use catalogue::{Catalogue, Quarantined, SourceEntry, SourceState};
-pub use error::PinError;
+pub use error::{InvalidPlan, OperationsError, PinError, ResolveError};
 pub use executors::Executors;
 pub use limits::{Limits, OutputRule};
-pub use operations::{Operations, OperationsError, ResolveError};
+pub use operations::Operations;
 pub use own_tools::{READ_RESULT, SEARCH_TOOLS, own_tools};
 pub use path::StageNote;
 pub use payload_retention::{Intent, PayloadRetention, Results};
 pub use pins::{FirstListing, FirstUse, PinStore, Pinned, PinnedTool, UnkeptPins};
-pub use plan::{InvalidPlan, check_plan};
+pub use plan::check_plan;
 pub use port::{Clock, IdSource, SystemClock, SystemIds};
 pub use proxy::ToolProxy;
 pub use requests::{

@@ -11,11 +11,12 @@ use toolbooth_audit::verify::{self, TrustAnchors, VerifyReport};
 use toolbooth_audit::{LedgerError, LedgerReads};
 use toolbooth_contracts::agent_log::AgentLog;
 use toolbooth_contracts::json::{JsonFault, JsonText};
-use toolbooth_contracts::receipt::{ClaimState, Receipt, StoredResult};
+use toolbooth_contracts::receipt::{Receipt, StoredResult};
 use toolbooth_contracts::result::CallError;
 use toolbooth_contracts::{Caller, ContentBlock, ErrorCode, Payload};
-use toolbooth_policy::{Denial, Operator};
+use toolbooth_policy::Operator;
 
+use crate::error::{OperationsError, ResolveError};
 use crate::proxy::ToolProxy;
 
 /// The records, for an operator.
@@ -167,36 +168,6 @@ impl ToolProxy {
             done => Ok(Arc::unwrap_or_clone(done?)),
         }
     }
-}
-
-/// Why a caller has no access to the records.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum OperationsError {
-    /// The caller is not an operator.
-    #[error("{}", .0.reason)]
-    Denied(Denial),
-    /// The proxy was built without a reader of records.
-    #[error("there are no records to read")]
-    NoRecords,
-}
-
-/// Why an unknown outcome was not resolved.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ResolveError {
-    /// The store does not respond.
-    #[error(transparent)]
-    Store(#[from] LedgerError),
-    /// The receipt does not exist.
-    #[error("there is no such receipt")]
-    Missing,
-    /// The outcome is known already, or the call is still running.
-    #[error("the call is not in doubt, it is `{}`", .0.as_str())]
-    NotInDoubt(ClaimState),
-    /// The result is not one that a tool could return.
-    #[error("{0}")]
-    Result(String),
 }
 
 /// Reads a result as operators write it: a tool's result with `content` or `structuredContent`, or any

@@ -12,7 +12,8 @@ use tokio::sync::Semaphore;
 use toolbooth_audit::LedgerReads;
 use toolbooth_contracts::contract::{GATEWAY_RUNTIME, ToolContract};
 use toolbooth_contracts::coverage::Readiness;
-use toolbooth_contracts::port::{Ask, ExecutionError, Notice, Upstream, UpstreamError};
+use toolbooth_contracts::error::UpstreamError;
+use toolbooth_contracts::port::{Ask, ExecutionError, Notice, Upstream};
 use toolbooth_contracts::{
     Caller, ContentBlock, Conversation, Dispatch, Effect, Executor, Outcome, Payload, ToolOutput,
 };

@@ -16,22 +16,13 @@ use toolbooth_contracts::{
     Arguments, CallContext, Caller, Conversation, ErrorCode, Status, ToolCall, ToolName, ToolResult,
 };
 
+use crate::error::InvalidPlan;
 use crate::path::CallOptions;
 use crate::proxy::ToolProxy;
 use references::{references, resolved};
 
 /// Steps of one plan that run at once.
 const PARALLEL_MAX: usize = 16;
-
-/// Why a plan cannot run; no step was run.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{message}")]
-pub struct InvalidPlan {
-    /// The step, if the fault is in one.
-    pub step: Option<String>,
-    /// The reason as a sentence.
-    pub message: String,
-}
 
 fn invalid(step: Option<&str>, message: impl Into<String>) -> InvalidPlan {
     InvalidPlan { step: step.map(str::to_owned), message: message.into() }

@@ -12,7 +12,8 @@ use serde_json::json;
 use toolbooth_audit::memory::MemoryLedger;
 use toolbooth_contracts::contract::{AdapterId, GATEWAY_RUNTIME, ToolContract};
 use toolbooth_contracts::coverage::{CoverageState, Readiness};
-use toolbooth_contracts::port::{DiscoveredTool, Listing, SourceError, ToolSource};
+use toolbooth_contracts::error::SourceError;
+use toolbooth_contracts::port::{DiscoveredTool, Listing, ToolSource};
 use toolbooth_contracts::{
     CallRequest, Caller, Conversation, Dispatch, ErrorCode, Executor, Guard, Outcome, ToolCall,
     ToolOutput,

@@ -22,10 +22,12 @@ use toolbooth_contracts::agent_log::{AgentLog, LogLevel};
 use toolbooth_contracts::contract::{AdapterId, ToolContract};
 use toolbooth_contracts::conversation::Progress;
 use toolbooth_contracts::coverage::Readiness;
+use toolbooth_contracts::error::SourceError;
+use toolbooth_contracts::error::UpstreamError;
 use toolbooth_contracts::event::{AuditEventKind, EventBody};
 use toolbooth_contracts::port::{
     Ask, CompletionReference, DiscoveredItem, DiscoveredTool, ItemKind, Listing, Notice, Offers,
-    SourceError, ToolSource, Upstream, UpstreamError,
+    ToolSource, Upstream,
 };
 use toolbooth_contracts::receipt::Receipt;
 use toolbooth_contracts::{

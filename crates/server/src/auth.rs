@@ -8,12 +8,8 @@ use async_trait::async_trait;
 use http::request::Parts;
 use toolbooth_contracts::Caller;
 
+use crate::error::NotAuthenticated;
 use crate::peer::PeerOwner;
-
-/// The reason why a request was not authenticated.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct NotAuthenticated(pub String);
 
 /// The connection of a request, as it was when it was accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -2,11 +2,12 @@
 //!
 //! Path: 10. Doc: front-doors.md#answers
 
-use super::{staged, text};
 use serde_json::{Value, json};
 use toolbooth_tests::mcp::{
     Answer, Peer, Sent, Session, modern, modern_headers, post, request, send,
 };
+
+use super::{staged, text};
 
 /// Posts a call in one era with a header `Accept`.
 fn call(is_modern: bool, session: &Session, accept: &str, params: &Value) -> Sent {

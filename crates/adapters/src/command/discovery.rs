@@ -7,8 +7,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde_json::{Map, Value, json};
 use toolbooth_contracts::Conversation;
+use toolbooth_contracts::error::SourceError;
 use toolbooth_contracts::json::parse;
-use toolbooth_contracts::port::{DiscoveredTool, Listing, SourceError, ToolSource};
+use toolbooth_contracts::port::{DiscoveredTool, Listing, ToolSource};
 use toolbooth_contracts::sandbox::{Enforce, SandboxProfile};
 use toolbooth_contracts::trust::TrustLevel;
 

@@ -10,8 +10,9 @@ mod template;
 use async_trait::async_trait;
 use toolbooth_contracts::contract::{OnSignal, ToolContract};
 use toolbooth_contracts::coverage::Readiness;
+use toolbooth_contracts::error::SandboxMismatch;
 use toolbooth_contracts::json::{JsonText, parse};
-use toolbooth_contracts::port::{ExecutionError, SandboxMismatch};
+use toolbooth_contracts::port::ExecutionError;
 use toolbooth_contracts::sandbox::SandboxProfile;
 use toolbooth_contracts::trust::TrustLevels;
 use toolbooth_contracts::{

@@ -19,7 +19,8 @@ use serde_json::json;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use toolbooth_contracts::contract::{OnSignal, ToolContract};
 use toolbooth_contracts::coverage::Readiness;
-use toolbooth_contracts::port::{ExecutionError, SandboxMismatch};
+use toolbooth_contracts::error::SandboxMismatch;
+use toolbooth_contracts::port::ExecutionError;
 use toolbooth_contracts::sandbox::SandboxProfile;
 use toolbooth_contracts::trust::TrustLevels;
 use toolbooth_contracts::{

@@ -13,6 +13,7 @@ use serde_json::{Map, Value};
 use tokio::sync::watch;
 use toolbooth_contracts::Conversation;
 use toolbooth_contracts::conversation::LogLevel;
+use toolbooth_mcp::Era;
 
 use super::calls::{Purpose, Ticket};
 use super::envelope;
@@ -24,7 +25,6 @@ use super::notifications::Incoming;
 use super::request::Request;
 use super::results::RpcResult;
 use super::stdio::{Shared, Stdio};
-use toolbooth_mcp::Era;
 /// Timeout for the notification that a request is cancelled.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(1);
 /// Timeout for setting the log level of a server.

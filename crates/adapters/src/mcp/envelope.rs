@@ -12,12 +12,12 @@ use serde::de::{Deserializer, Error as _, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use toolbooth_contracts::json::{JsonFault, JsonFaultKind, Reader};
+use toolbooth_mcp::code;
+use toolbooth_mcp::lines::Overlong as _;
 
 use super::message::{BATCH_MAX, Message, Refusal, Reply};
 use super::results::RpcResult;
 use super::scan::Scan;
-use toolbooth_mcp::code;
-use toolbooth_mcp::lines::Overlong as _;
 
 /// Longest message of a server, in bytes.
 pub(super) const MESSAGE_BYTES_MAX: usize = 16 << 20;

@@ -2,7 +2,8 @@
 //!
 //! Path: 7. Doc: execution.md#mcp-servers
 
-use toolbooth_contracts::port::{ExecutionError, UpstreamError};
+use toolbooth_contracts::error::UpstreamError;
+use toolbooth_contracts::port::ExecutionError;
 use toolbooth_contracts::{Effect, ErrorCode};
 use toolbooth_mcp::{Era, code};
 

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Map, Value};
 use tokio::task::JoinHandle;
 use toolbooth_contracts::{Conversation, ExecutionLog};
+use toolbooth_mcp::{Era, code};
 
 use super::ServerSettings;
 use super::channel::Transport;
@@ -22,7 +23,6 @@ use super::subscriptions::Subscriptions;
 use crate::error::{ConnectError, Unconnected};
 use crate::launcher::Launcher;
 use crate::secrets::Setting;
-use toolbooth_mcp::{Era, code};
 
 /// First pause after a failed connection attempt; it doubles up to [`BACKOFF_MAX`].
 const BACKOFF_FIRST: Duration = Duration::from_millis(200);

@@ -6,7 +6,8 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
-use toolbooth_contracts::port::{DiscoveredItem, DiscoveredTool, Listing, SourceError};
+use toolbooth_contracts::error::SourceError;
+use toolbooth_contracts::port::{DiscoveredItem, DiscoveredTool, Listing};
 use toolbooth_mcp::{code, header};
 
 use super::fault::{Failure, Fault};

@@ -37,10 +37,11 @@ use async_trait::async_trait;
 use serde_json::{Map, Value, json};
 use toolbooth_contracts::contract::ToolContract;
 use toolbooth_contracts::coverage::Readiness;
+use toolbooth_contracts::error::UpstreamError;
+use toolbooth_contracts::error::{SandboxMismatch, SourceError};
 use toolbooth_contracts::execution_log::ServerRefusal;
 use toolbooth_contracts::port::{
-    Ask, CompletionReference, ExecutionError, Listing, Notice, SandboxMismatch, SourceError,
-    ToolSource, Upstream, UpstreamError,
+    Ask, CompletionReference, ExecutionError, Listing, Notice, ToolSource, Upstream,
 };
 use toolbooth_contracts::sandbox::SandboxProfile;
 use toolbooth_contracts::{

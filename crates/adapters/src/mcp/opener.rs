@@ -12,6 +12,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use sha2::{Digest, Sha256};
 use toolbooth_contracts::ExecutionLog;
 use toolbooth_contracts::execution_log::EgressRefusal;
+use toolbooth_mcp::Era;
 
 use super::calls::Calls;
 use super::channel::{Channel, Line, Transport};
@@ -24,7 +25,6 @@ use super::{Child, Reach, ServerSettings};
 use crate::error::ConnectError;
 use crate::launcher::Launcher;
 use crate::secrets::{KnownSecrets, Setting};
-use toolbooth_mcp::Era;
 
 /// The opener of connections to one server.
 pub(super) struct Opener {

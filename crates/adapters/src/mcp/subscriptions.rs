@@ -12,13 +12,13 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
+use toolbooth_mcp::code;
 
 use super::channel::Channel;
 use super::fault::Fault;
 use super::greeting;
 use super::message::Refusal;
 use super::request::Request;
-use toolbooth_mcp::code;
 
 /// Maximum number of subscribed resources of one link.
 const SUBSCRIPTIONS_MAX: usize = 1_000;

@@ -8,6 +8,7 @@ use toolbooth_contracts::ToolContract;
 use toolbooth_contracts::contract::{IdempotencyMode, KeyScope};
 use toolbooth_contracts::json::canonical;
 
+use crate::error::NoKey;
 use crate::trail::CallTrail;
 
 /// The keys of one call.
@@ -18,17 +19,6 @@ pub(super) struct Keys {
     pub(super) forwarded: Option<String>,
     /// Whether the agent sent a key that the tool's mode ignores.
     pub(super) ignored: bool,
-}
-
-/// The key of a keyed tool is missing.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "the argument `{field}` is this tool's idempotency key: it must be a text that is not blank, a \
-     number or a boolean"
-)]
-pub(super) struct NoKey {
-    /// The argument that is the key.
-    pub(super) field: String,
 }
 
 /// Returns the canonical form of a keyed tool's key; `None` for other tools.

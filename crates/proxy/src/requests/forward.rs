@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
-use toolbooth_contracts::port::{Ask, UpstreamError};
+use toolbooth_contracts::error::UpstreamError;
+use toolbooth_contracts::port::Ask;
 use toolbooth_contracts::{Caller, Conversation, ErrorCode};
 use toolbooth_registry::uris::ResourceUris;
 

@@ -4,7 +4,8 @@
 
 use serde_json::Value;
 use toolbooth_audit::redact;
-use toolbooth_contracts::port::{Ask, UpstreamError};
+use toolbooth_contracts::error::UpstreamError;
+use toolbooth_contracts::port::Ask;
 use toolbooth_contracts::secret::SecretShapes;
 use toolbooth_registry::uris::ResourceUris;
 

@@ -5,8 +5,9 @@
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
+use toolbooth_contracts::error::UpstreamError;
 use toolbooth_contracts::event::AuditEventKind;
-use toolbooth_contracts::port::{Ask, CompletionReference, UpstreamError};
+use toolbooth_contracts::port::{Ask, CompletionReference};
 use toolbooth_contracts::{CallContext, Caller, ErrorCode};
 
 /// A caller's request to a server, with names and URIs as they are on the wire.

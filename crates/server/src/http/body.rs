@@ -19,6 +19,7 @@ use toolbooth_contracts::ErrorCode;
 
 use super::connections::{Activity, InProgress};
 use super::{BODY_BYTES_MAX, Limits, Problem, ProblemCode};
+use crate::error::BodyError;
 
 /// The time after which a client may retry when the budget is used up, in milliseconds.
 const RETRY_AFTER_MS: u64 = 1_000;
@@ -78,23 +79,6 @@ impl Drop for Lease {
     fn drop(&mut self) {
         self.budget.0.held.fetch_sub(*self.held.get_mut(), Ordering::Relaxed);
     }
-}
-
-/// An error of reading a body.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum BodyError {
-    /// Longer than [`BODY_BYTES_MAX`].
-    #[error("a request's body has at most {BODY_BYTES_MAX} bytes")]
-    TooLarge,
-    /// Larger than the rest of the shared budget.
-    #[error("too many bytes of requests are held at the moment; try again later")]
-    OverBudget,
-    /// Not complete in time.
-    #[error("the request's body was not complete in time")]
-    Timeout,
-    /// Not framed as HTTP/1.1, or not complete.
-    #[error("the request's body is not framed as HTTP/1.1 has it, or is not complete")]
-    Malformed(#[source] hyper::Error),
 }
 
 impl BodyError {

@@ -8,9 +8,9 @@ use http::HeaderMap;
 use serde_json::{Map, Value, json};
 use toolbooth_contracts::conversation::LogLevel;
 use toolbooth_contracts::{CallContext, Caller};
+use toolbooth_mcp::{Era, code, version};
 
 use super::rpc_error::RpcError;
-use toolbooth_mcp::{Era, code, version};
 
 /// The client of one request.
 #[derive(Debug, Clone)]

@@ -8,6 +8,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use toolbooth_contracts::port::Ask;
 use toolbooth_contracts::{Conversation, ErrorCode};
+use toolbooth_mcp::code;
 use toolbooth_proxy::{RequestError, ServerRequest, SubscribeRequest, Subscription, View};
 
 use super::client::Client;
@@ -17,7 +18,6 @@ use super::notifications::Notifications;
 use super::rpc_error::RpcError;
 use super::{lists, tools};
 use crate::Gateway;
-use toolbooth_mcp::code;
 
 /// The MCP service that every transport uses.
 #[derive(Clone)]

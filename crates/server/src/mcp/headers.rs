@@ -6,10 +6,10 @@
 
 use http::HeaderMap;
 use serde_json::Value;
+use toolbooth_mcp::{code, header};
 
 use super::codec::Request;
 use super::rpc_error::RpcError;
-use toolbooth_mcp::{code, header};
 
 /// The value of a header, decoded as MCP encodes it.
 enum Held<'h> {

@@ -13,6 +13,8 @@ use serde_json::{Map, Value};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use toolbooth_contracts::Caller;
+use toolbooth_mcp::Era;
+use toolbooth_mcp::{code, header, version};
 
 use super::client::{self, Client};
 use super::codec::{self, Fault, Incoming, Message, Notification, Request};
@@ -25,12 +27,9 @@ use super::notifications::Lists;
 use super::outgoing::OUTGOING_MAX;
 use super::reply::{self, Accepted};
 use super::rpc_error::RpcError;
-use super::sessions::{
-    BATCHES, Initialize, NO_BATCHES, NoSession, Session, SessionLimits, Sessions,
-};
+use super::sessions::{BATCHES, Initialize, NO_BATCHES, Session, SessionLimits, Sessions};
+use crate::error::NoSession;
 use crate::http::{Held, read_json};
-use toolbooth_mcp::Era;
-use toolbooth_mcp::{code, header, version};
 
 /// The MCP endpoint: the door and its sessions.
 #[derive(Clone)]

@@ -10,10 +10,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use serde_json::Value;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
+use toolbooth_mcp::code;
 
 use super::codec::{Id, Notification};
 use super::rpc_error::RpcError;
-use toolbooth_mcp::code;
 
 /// Maximum requests of one client that are in progress at once.
 const REQUESTS_MAX: usize = 1_024;

@@ -20,13 +20,13 @@ use serde_json::json;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, Sleep, sleep};
 use tokio_util::sync::DropGuard;
+use toolbooth_mcp::Era;
+use toolbooth_mcp::code;
 
 use super::codec::{Fault, Id, error_answer};
 use super::outgoing::{Answer, Outgoing};
 use super::rpc_error::RpcError;
 use crate::http::Problem;
-use toolbooth_mcp::Era;
-use toolbooth_mcp::code;
 
 /// The longest silence on a connection, so that intermediaries do not close it as dead.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);

@@ -4,7 +4,6 @@
 
 use serde::Serialize;
 use serde_json::Value;
-
 use toolbooth_mcp::code;
 
 /// An error of JSON-RPC.

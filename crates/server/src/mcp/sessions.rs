@@ -17,6 +17,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use toolbooth_contracts::Caller;
 use toolbooth_contracts::conversation::LogLevel;
+use toolbooth_mcp::{code, version};
 
 use super::client::Client;
 use super::codec::{self, Fault, Message, Notification, Request};
@@ -26,8 +27,8 @@ use super::in_flight::{InFlight, Running, cancelled};
 use super::notifications::{Membership, SUBSCRIPTIONS_MAX};
 use super::outgoing::{Answer, OUTGOING_MAX, Outgoing};
 use super::rpc_error::RpcError;
+use crate::error::NoSession;
 use crate::http::Held;
-use toolbooth_mcp::{code, version};
 
 /// The revision that has batches.
 pub(super) const BATCHES: &str = "2025-03-26";
@@ -314,15 +315,6 @@ struct Resource {
 pub(super) struct Sessions {
     limits: SessionLimits,
     all: Arc<Mutex<HashMap<String, Arc<Session>>>>,
-}
-
-/// The reason why no session was made.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(super) enum NoSession {
-    #[error("this caller has as many sessions in use as it may have; end one with DELETE")]
-    TooMany,
-    #[error("the gateway has as many sessions as it may have; try again later")]
-    Full,
 }
 
 impl Sessions {

@@ -11,6 +11,7 @@ use tokio::io::{AsyncBufRead, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use toolbooth_contracts::Caller;
+use toolbooth_mcp::code;
 
 use super::client::{self, Client};
 use super::codec::{self, Fault, Id, Incoming, Message, Notification, Request};
@@ -28,7 +29,6 @@ use crate::Gateway;
 use crate::auth::local_user;
 use crate::error::ServeError;
 use crate::http::BODY_BYTES_MAX;
-use toolbooth_mcp::code;
 
 /// Messages that may wait to be written.
 const WRITES_MAX: usize = 64;

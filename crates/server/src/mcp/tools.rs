@@ -8,6 +8,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use toolbooth_contracts::{Conversation, ErrorCode, ToolCall, ToolName, ToolResult};
+use toolbooth_mcp::code::MISSING_CAPABILITY;
 
 use super::call_result::{CallResult, on_the_wire};
 use super::call_rules::CallRules;
@@ -16,7 +17,6 @@ use super::codec::{Params, Request};
 use super::rpc_error::RpcError;
 use super::search;
 use crate::{Gateway, Listing};
-use toolbooth_mcp::code::MISSING_CAPABILITY;
 
 /// The parameters of a call. Answers to questions are ignored, because the gateway asks none.
 #[derive(Deserialize)]

@@ -20,10 +20,11 @@ use toolbooth_audit::note::Signer;
 
 use super::backend::PostgresBackend;
 use super::connect::Server;
+use super::error::OpenError;
 use super::reads::PostgresReads;
 use super::rows::head;
+use super::schema;
 use super::statements::HEAD;
-use super::{OpenError, schema};
 
 /// Options for opening a store.
 #[derive(Debug)]

@@ -20,9 +20,10 @@ use toolbooth_contracts::agent_log::AgentLog;
 use toolbooth_contracts::receipt::{AuditPlace, Receipt};
 
 use super::connect::Server;
+use super::error::OpenError;
 use super::rows::{call, head, log_text};
 use super::statements::{CALL, EVENT, HEAD, VOUCHED, VOUCHING};
-use super::{OpenError, clean, schema, unavailable};
+use super::{clean, schema, unavailable};
 use crate::digits::{made_ms, uuid};
 use crate::{Unreadable, body};
 

@@ -7,43 +7,12 @@ use std::path::{Path, PathBuf};
 
 use rusqlite::{Connection, OpenFlags};
 
+use super::error::MaintenanceError;
 use super::folder::{DATABASE, StoreFolder};
 use super::schema;
 
 /// Files next to the database that store the wire names of tools and prompts.
 const NAMES: [&str; 2] = ["wire-names.json", "prompt-names.json"];
-
-/// An error of a backup, a restore or a vacuum.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum MaintenanceError {
-    /// The target already exists.
-    #[error("`{0}` is there already")]
-    There(String),
-    /// The folder contains no backup.
-    #[error("`{0}` holds no backup")]
-    NoBackup(String),
-    /// A gateway uses the store.
-    #[error("the store is in use")]
-    InUse,
-    /// The store does not exist.
-    #[error("there is no store in `{0}`")]
-    NoStore(String),
-    /// A file cannot be used.
-    #[error("`{path}` cannot be used")]
-    File {
-        /// The path.
-        path: String,
-        /// The cause.
-        source: std::io::Error,
-    },
-    /// The database cannot be opened, or a statement failed.
-    #[error("the database does not answer")]
-    Database(#[from] rusqlite::Error),
-    /// The copy or the backup is damaged, or of a newer version.
-    #[error("the copy is damaged: {0}")]
-    Damaged(String),
-}
 
 fn shown(path: &Path) -> String {
     path.display().to_string()

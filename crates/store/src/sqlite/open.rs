@@ -31,12 +31,13 @@ use toolbooth_audit::reads::WriterHead;
 use super::backend::{Files, SqliteBackend};
 pub use super::connection::Durability;
 use super::connection::connect;
+use super::error::MigrateError;
+use super::error::OpenError;
 use super::folder::StoreFolder;
 use super::reads::SqliteReads;
 use super::rows::{HEAD, head};
-use super::schema::MigrateError;
 use super::space_monitor::SpaceMonitor;
-use super::{OpenError, schema, search_index, wal_checkpoint};
+use super::{schema, search_index, wal_checkpoint};
 
 /// Time limit of the integrity check when a database is opened.
 const LOOK_MAX: Duration = Duration::from_millis(250);

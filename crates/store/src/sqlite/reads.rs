@@ -25,12 +25,13 @@ use toolbooth_contracts::receipt::{AuditPlace, ClaimState, Receipt};
 
 use super::compact::{Compact, Shown};
 use super::connection::connect_to_read;
+use super::error::OpenError;
 use super::log_pages::{Naming, RawText, column, gone_page, log_page, writer_name};
 use super::queries::{EVENT, LOG, body, keys, limited};
 use super::rows::{CALL, HEAD, RECEIPT, call, head_of, receipt_row};
 use super::schema::{SEQ_BITS, place};
 use super::search_index::{self, Lookup, Search};
-use super::{OpenError, result_reference, schema, unavailable, unreadable_at};
+use super::{result_reference, schema, unavailable, unreadable_at};
 use crate::{Unreadable, shorten};
 
 /// Reader threads, each with its own connections.

@@ -3,9 +3,9 @@
 //! Doc: records.md#stores
 
 use rusqlite::{Connection, Transaction, TransactionBehavior};
-use toolbooth_audit::LedgerError;
 
 use super::compact::Compact;
+use super::error::MigrateError;
 use crate::body;
 use crate::shorten;
 
@@ -243,15 +243,6 @@ pub(super) fn migrate(connection: &mut Connection, to: i64) -> Result<i64, Migra
     }
     transaction.commit()?;
     Ok(found)
-}
-
-/// An error of a migration; the database is then unchanged.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum MigrateError {
-    #[error(transparent)]
-    Database(#[from] rusqlite::Error),
-    #[error(transparent)]
-    Record(#[from] LedgerError),
 }
 
 /// Migrates the rows of version 2. Their texts stay identical byte for byte, since digests cover

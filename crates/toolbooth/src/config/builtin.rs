@@ -2,9 +2,10 @@
 //!
 //! Doc: configuration.md
 
+use std::path::PathBuf;
+
 use schemars::JsonSchema;
 use serde::Deserialize;
-use std::path::PathBuf;
 
 /// The built-in tools.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]

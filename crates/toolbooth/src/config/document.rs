@@ -2,6 +2,12 @@
 //!
 //! Doc: configuration.md
 
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+
 use super::builtin::Builtin;
 use super::doors::Http;
 use super::doors::Mcp;
@@ -21,10 +27,6 @@ use super::runtimes::CommandPair;
 use super::runtimes::Discovery;
 use super::runtimes::Runtime;
 use super::servers::Server;
-use schemars::JsonSchema;
-use serde::Deserialize;
-use std::collections::BTreeMap;
-use std::path::PathBuf;
 
 /// The whole configuration.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]

@@ -2,9 +2,10 @@
 //!
 //! Doc: configuration.md
 
+use std::collections::BTreeMap;
+
 use schemars::JsonSchema;
 use serde::Deserialize;
-use std::collections::BTreeMap;
 use toolbooth_contracts::ToolPattern;
 use toolbooth_proxy::Intent;
 use toolbooth_proxy::OutputRule;

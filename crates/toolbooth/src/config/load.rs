@@ -2,13 +2,14 @@
 //!
 //! Doc: configuration.md
 
+use std::path::Path;
+use std::path::PathBuf;
+
 use super::document::Config;
 use super::lock::LockMode;
 use super::parse::parse;
 use crate::failure::Failure;
 use crate::pins::PinFile;
-use std::path::Path;
-use std::path::PathBuf;
 
 /// The name of the configuration file.
 pub(crate) const FILE: &str = "toolbooth.toml";

@@ -2,12 +2,14 @@
 //!
 //! Doc: configuration.md
 
-use super::setting::Setting;
+use std::collections::BTreeMap;
+
 use schemars::JsonSchema;
 use serde::Deserialize;
-use std::collections::BTreeMap;
 use toolbooth_contracts::ToolPattern;
 use toolbooth_contracts::trust::TrustLevel;
+
+use super::setting::Setting;
 
 /// The feature flags.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]

@@ -2,16 +2,18 @@
 //!
 //! Doc: configuration.md
 
-use super::servers::ToolDefaults;
-use super::setting::Setting;
-use schemars::JsonSchema;
-use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
 use toolbooth_adapters::command::ErrorText;
 use toolbooth_adapters::handlers::Language;
 use toolbooth_registry::lock::NewTools;
 use toolbooth_registry::lock::Suspicious;
+
+use super::servers::ToolDefaults;
+use super::setting::Setting;
 
 /// A runtime on this machine.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]

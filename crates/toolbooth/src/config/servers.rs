@@ -2,12 +2,14 @@
 //!
 //! Doc: configuration.md
 
-use super::setting::Setting;
-use schemars::JsonSchema;
-use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
 use toolbooth_contracts::contract::IdempotencyMode;
+
+use super::setting::Setting;
 
 /// The operator's settings for the tools of a source.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
