@@ -14,7 +14,7 @@ use toolbooth_contracts::execution_log::SandboxDenial;
 use toolbooth_contracts::sandbox::SandboxProfile;
 use toolbooth_launcher::order::{Net, SandboxSpec};
 
-use crate::place::lexical;
+use crate::program_location::lexical;
 use crate::sandbox::profile::{default_profile, server_profile};
 use crate::visible_paths::{is_system, is_wide};
 

@@ -22,7 +22,7 @@ use crate::egress::{AllowList, NetworkRules, Passage};
 use crate::error::{StartError, Unavailable};
 use crate::outcome::ProgramEnd;
 use crate::own_doors::OwnDoors;
-use crate::sandbox::{self, Applied, Place};
+use crate::sandbox::{self, Applied, ProgramLocation};
 use crate::setup::Setup;
 
 /// Starts child processes.
@@ -126,7 +126,7 @@ impl Launcher {
     ) -> Result<Applied, StartError> {
         let found = self.primitives().await?;
         let words = [std::slice::from_ref(&setup.program), &setup.words].concat();
-        let place = Place {
+        let place = ProgramLocation {
             words: &words,
             cwd: &setup.cwd,
             home: setup.home.as_deref(),
@@ -150,7 +150,7 @@ impl Launcher {
         let cwd = Path::new("/");
         sandbox::apply(
             profile,
-            &Place { words: &[], cwd, home: None, also: &[], hidden: &[], own: None },
+            &ProgramLocation { words: &[], cwd, home: None, also: &[], hidden: &[], own: None },
             found,
         )
         .map(drop)

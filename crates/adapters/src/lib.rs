@@ -29,9 +29,9 @@ mod outcome;
 #[cfg(feature = "net-guard")]
 mod own_doors;
 #[cfg(feature = "process")]
-mod place;
-#[cfg(feature = "process")]
 pub mod process;
+#[cfg(feature = "process")]
+mod program_location;
 #[cfg(feature = "process")]
 mod project;
 #[cfg(feature = "process")]

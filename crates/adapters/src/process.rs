@@ -50,7 +50,7 @@ impl Finished {
 
     /// Records the denials of the sandbox. `answer` is output that the agent sees, and `stderr`
     /// output that it does not see.
-    pub fn note_denials(&self, answer: &str, stderr: &str, execution_log: &ExecutionLog) {
+    pub fn record_denials(&self, answer: &str, stderr: &str, execution_log: &ExecutionLog) {
         if let Some(explainer) = &self.explainer {
             explainer.explain(answer, stderr, execution_log);
         }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use toolbooth_contracts::sandbox::SandboxProfile;
 
 use crate::error::LeadsToSecret;
-use crate::place::{Place, absolute};
+use crate::program_location::{ProgramLocation, absolute};
 
 /// Places in a home.
 const OF_HOMES: [&str; 72] = [
@@ -176,7 +176,10 @@ pub fn secret_place_of(path: &Path, home: Option<&Path>) -> Option<PathBuf> {
 
 /// Checks that neither the working directory nor the command line leads a contained program to
 /// secrets. A path that the profile names directly, and not through a link, is allowed.
-pub(crate) fn check(profile: &SandboxProfile, place: &Place<'_>) -> Result<(), LeadsToSecret> {
+pub(crate) fn check(
+    profile: &SandboxProfile,
+    place: &ProgramLocation<'_>,
+) -> Result<(), LeadsToSecret> {
     let fs = profile.fs.clone().unwrap_or_default();
     let said = fs.read.iter().map(String::as_str).chain(fs.write.iter().map(|it| it.path.as_str()));
     // `.` does not name a specific folder, and another user may have chosen the target of a link.

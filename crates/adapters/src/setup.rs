@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use toolbooth_contracts::sandbox::SandboxProfile;
 
 use crate::command_line::{CommandLine, find};
-use crate::place::Place;
+use crate::program_location::ProgramLocation;
 use crate::secrets::Setting;
 use crate::{secret_places, toolchains};
 
@@ -125,7 +125,8 @@ impl CommandLine {
         let words: Vec<PathBuf> = words.filter(|path| path.exists()).collect();
         if let Some(profile) = profile {
             let (home, own) = (home.as_deref(), own.as_deref());
-            let place = Place { words: &words, cwd: &cwd, home, also: &[], hidden: &[], own };
+            let place =
+                ProgramLocation { words: &words, cwd: &cwd, home, also: &[], hidden: &[], own };
             secret_places::check(profile, &place).map_err(std::io::Error::other)?;
         }
         let profile_name = self.profile_name.clone();

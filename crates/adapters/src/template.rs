@@ -17,12 +17,12 @@ pub(crate) enum Piece {
     /// Literal text.
     Text(String),
     /// A placeholder.
-    Place(Place),
+    Placeholder(Placeholder),
 }
 
 /// A placeholder for an argument.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct Placeholder {
     /// The member names that lead to the argument.
     path: Vec<String>,
     optional: bool,
@@ -50,7 +50,7 @@ impl Template {
                 if !plain.is_empty() {
                     pieces.push(Piece::Text(std::mem::take(&mut plain)));
                 }
-                pieces.push(Piece::Place(Place::parse(inner, text)?));
+                pieces.push(Piece::Placeholder(Placeholder::parse(inner, text)?));
                 rest = after;
             }
         }
@@ -62,17 +62,17 @@ impl Template {
     }
 
     /// Returns the placeholder, if the text consists of it alone.
-    pub(crate) fn alone(&self) -> Option<&Place> {
+    pub(crate) fn alone(&self) -> Option<&Placeholder> {
         match self.0.as_slice() {
-            [Piece::Place(place)] => Some(place),
+            [Piece::Placeholder(place)] => Some(place),
             _ => None,
         }
     }
 
     /// Returns the placeholders of the text.
-    pub(crate) fn places(&self) -> impl Iterator<Item = &Place> {
+    pub(crate) fn placeholders(&self) -> impl Iterator<Item = &Placeholder> {
         self.0.iter().filter_map(|piece| match piece {
-            Piece::Place(place) => Some(place),
+            Piece::Placeholder(place) => Some(place),
             Piece::Text(_) => None,
         })
     }
@@ -82,13 +82,13 @@ impl Template {
     pub(crate) fn fill(
         &self,
         arguments: &Value,
-        mut fill: impl FnMut(usize, &str, &Place) -> Result<String, FillError>,
+        mut fill: impl FnMut(usize, &str, &Placeholder) -> Result<String, FillError>,
     ) -> Result<Option<String>, FillError> {
         let mut out = String::new();
         for (at, piece) in self.0.iter().enumerate() {
             match piece {
                 Piece::Text(text) => out.push_str(text),
-                Piece::Place(place) => {
+                Piece::Placeholder(place) => {
                     let Some(value) = place.look_up(arguments)? else { return Ok(None) };
                     out.push_str(&fill(at, &place.text(value)?, place)?);
                 }
@@ -98,7 +98,7 @@ impl Template {
     }
 }
 
-impl Place {
+impl Placeholder {
     fn parse(inner: &str, text: &str) -> Result<Self, TemplateError> {
         let (name, optional) = match inner.strip_suffix('?') {
             Some(name) => (name, true),

@@ -13,7 +13,7 @@ use toolbooth_contracts::sandbox::SandboxProfile;
 use toolbooth_launcher::order::Bind;
 
 use crate::command_line::{find, is_executable};
-use crate::place::{Place, absolute, lexical};
+use crate::program_location::{ProgramLocation, absolute, lexical};
 use crate::project::{OF_CALLS, OF_SERVERS, PROJECT_FILES, is_project, parts, survey};
 use crate::sandbox::profile::{default_profile, server_profile};
 use crate::secret_places::SecretPlaces;
@@ -58,7 +58,11 @@ const INTERPRETERS_MAX: usize = 4;
 const PROJECT_DEPTH: usize = 6;
 /// Returns every path that the program can see. `host_names`: it resolves names as the machine
 /// does.
-pub(crate) fn binds(profile: &SandboxProfile, place: &Place<'_>, host_names: bool) -> Vec<Bind> {
+pub(crate) fn binds(
+    profile: &SandboxProfile,
+    place: &ProgramLocation<'_>,
+    host_names: bool,
+) -> Vec<Bind> {
     let mut binds: BTreeMap<PathBuf, Bind> = BTreeMap::new();
     let mut add = |path: PathBuf, writable: bool, optional: bool, bytes_max: Option<u64>| {
         let mapped = !BASE.iter().chain(&NAMES).any(|base| Path::new(base) == path);
@@ -152,7 +156,7 @@ pub(crate) fn binds(profile: &SandboxProfile, place: &Place<'_>, host_names: boo
 
 /// Returns the paths to bind for one path: the parts of a project for a server, otherwise the path
 /// itself.
-fn of_folder(path: PathBuf, place: &Place<'_>, written: &[PathBuf]) -> Vec<PathBuf> {
+fn of_folder(path: PathBuf, place: &ProgramLocation<'_>, written: &[PathBuf]) -> Vec<PathBuf> {
     let is_server = place.own.is_some();
     if !(is_server && path.is_dir() && is_project(&path)) {
         return vec![path];
@@ -177,7 +181,11 @@ fn ours_alone(path: &Path, written: &[PathBuf]) -> bool {
 /// Returns the paths that the program must not see although they are beneath visible ones. They are
 /// the gateway's own files, files of the project with secrets (`.env`), a git configuration with
 /// credentials, and secret places.
-pub(crate) fn hidden(profile: &SandboxProfile, place: &Place<'_>, binds: &[Bind]) -> Vec<PathBuf> {
+pub(crate) fn hidden(
+    profile: &SandboxProfile,
+    place: &ProgramLocation<'_>,
+    binds: &[Bind],
+) -> Vec<PathBuf> {
     let mut hidden = place.hidden.to_vec();
     let base = |bind: &Bind| {
         let toolchain = place.home.is_some_and(|home| {

@@ -347,7 +347,7 @@ pub async fn records_are_read_back_and_verify<L: Ledger + LedgerReads>(ledger: &
     let refused = log("v2", Some(ErrorCode::UnregisteredTool));
     ledger.refuse(Refusal { log: Arc::new(refused.clone()), terminal }).await.expect("is recorded");
     let noted = EventBody::new(AuditEventKind::RegistryLoaded, moment(4).text);
-    ledger.note(vec![noted]).await.expect("is recorded");
+    ledger.record_events(vec![noted]).await.expect("is recorded");
 
     assert_eq!(ledger.receipt("receipt-v1").await.expect("reads").as_ref(), Some(&*receipt));
     let all = ledger

@@ -329,7 +329,7 @@ pub trait Ledger: Send + Sync {
     ///
     /// # Errors
     /// [`LedgerError::Unavailable`].
-    async fn note(&self, events: Vec<EventBody>) -> Result<(), LedgerError>;
+    async fn record_events(&self, events: Vec<EventBody>) -> Result<(), LedgerError>;
 
     /// Renews the writer's lease.
     ///

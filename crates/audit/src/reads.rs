@@ -178,14 +178,14 @@ impl<T> Page<T> {
     ) -> Result<(), LedgerError> {
         match read {
             Ok(record) => self.found.extend(Some(record).filter(|record| passes(record))),
-            Err(LedgerError::Damaged(row)) => self.note([row]),
+            Err(LedgerError::Damaged(row)) => self.add_damaged([row]),
             Err(error) => return Err(error),
         }
         Ok(())
     }
 
     /// Records unreadable rows, each once.
-    pub fn note(&mut self, rows: impl IntoIterator<Item = DamagedRow>) {
+    pub fn add_damaged(&mut self, rows: impl IntoIterator<Item = DamagedRow>) {
         for row in rows {
             if self.damaged.len() < DAMAGED_MAX && !self.damaged.contains(&row) {
                 self.damaged.push(row);

@@ -138,7 +138,7 @@ pub async fn of_store(
             ..EventFilter::default()
         };
         let page = reads.events(filter).await?;
-        damaged.note(page.damaged);
+        damaged.add_damaged(page.damaged);
         let Some(last) = page.found.last() else { return Ok((stats.finish(), damaged.damaged)) };
         after = last.place;
         page.found.iter().for_each(|placed| stats.event(&placed.event));

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use async_channel::{Receiver, Sender};
 use toolbooth_audit::LedgerError;
 use toolbooth_audit::backend::chain::Head;
-use toolbooth_audit::backend::steps::{Note, Settle, Step, Wait};
+use toolbooth_audit::backend::steps::{RecordEvents, Settle, Step, Wait};
 use toolbooth_audit::backend::working::{Batch, Needs, Stored, WorkingSet};
 use toolbooth_audit::backend::writer::{Backend, Failure, LogEnd, Writer, WriterHandle};
 use toolbooth_audit::backend::writer_status::WriterStatus;
@@ -119,10 +119,10 @@ fn begin(script: &[Commit], gate: Option<Receiver<()>>) -> (WriterHandle, Arc<Mu
     (steps, kept)
 }
 
-fn note(tool: &str) -> Note {
+fn note(tool: &str) -> RecordEvents {
     let mut event = EventBody::new(AuditEventKind::Paused, moment(1).text);
     event.tool_name = Some(tool.to_owned());
-    Note(vec![event])
+    RecordEvents(vec![event])
 }
 
 /// Runs steps that are all submitted before the first commit completes.

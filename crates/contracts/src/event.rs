@@ -13,7 +13,7 @@ use crate::json::CanonicalObject;
 /// The rule that decided, and its reason.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schemars", derive(JsonSchema))]
-pub struct DecisionNote {
+pub struct DecisionSummary {
     /// The rule, such as `whitelist` or `permissions`.
     pub rule: String,
     /// The reason, in one sentence.
@@ -64,7 +64,7 @@ pub struct EventBody {
     pub duration_ms: Option<f64>,
     /// The rule that decided, and its reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub decision: Option<DecisionNote>,
+    pub decision: Option<DecisionSummary>,
     /// Digest of the policy in force.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy_version: Option<String>,
@@ -212,13 +212,13 @@ impl<'de> Deserialize<'de> for AuditEvent {
         use serde::de::Error;
 
         #[derive(Deserialize)]
-        struct Place {
+        struct LogPlace {
             writer: String,
             seq: u64,
             prev: Option<String>,
         }
         let value = serde_json::Value::deserialize(deserializer)?;
-        let place: Place = serde_json::from_value(value.clone()).map_err(D::Error::custom)?;
+        let place: LogPlace = serde_json::from_value(value.clone()).map_err(D::Error::custom)?;
         let body: EventBody = serde_json::from_value(value).map_err(D::Error::custom)?;
         Ok(Self { writer: place.writer, seq: place.seq, prev: place.prev, body })
     }
@@ -269,7 +269,7 @@ mod tests {
             body.duration_ms = duration_ms;
             let reason = text();
             body.decision =
-                reason.map(|reason| DecisionNote { rule: text().unwrap_or_default(), reason });
+                reason.map(|reason| DecisionSummary { rule: text().unwrap_or_default(), reason });
             body.policy_version = text();
             body.args_digest = text();
             let fact = text();
@@ -306,7 +306,7 @@ mod tests {
         (body.turn_index, body.duration_ms) = (Some(1), Some(2.5));
         (body.status, body.error_code) = (Some(Status::Failed), Some(ErrorCode::ToolError));
         body.effect = Some(Effect::Completed);
-        body.decision = Some(DecisionNote { rule: "r".into(), reason: "s".into() });
+        body.decision = Some(DecisionSummary { rule: "r".into(), reason: "s".into() });
         body.facts = Some(serde_json::Map::new());
         let event = AuditEvent { writer: "w".into(), seq: 1, prev: text(), body };
         let document = serde_json::to_value(&event).unwrap();

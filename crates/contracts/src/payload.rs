@@ -41,8 +41,8 @@ impl ContentBlock {
     pub fn new(json: JsonText) -> Self {
         let mut reader = Reader::new(json.as_str());
         // Text that has passed the gate is always readable.
-        let places = Places::read(&mut reader).unwrap_or_default();
-        let Places { kind, text, has_meta } = places;
+        let places = BlockRanges::read(&mut reader).unwrap_or_default();
+        let BlockRanges { kind, text, has_meta } = places;
         Self { json, kind, text, has_meta }
     }
 
@@ -53,13 +53,13 @@ impl ContentBlock {
     pub fn read(reader: &mut Reader<'_>) -> Result<Self, JsonFault> {
         reader.kind();
         let start = reader.position();
-        let (places, json) = reader.json_of(Places::read)?;
+        let (places, json) = reader.json_of(BlockRanges::read)?;
         if json.bytes() != reader.position() - start {
             // White space was removed, so the places have changed.
             return Ok(Self::new(json));
         }
         let own = |place: Range<usize>| place.start - start..place.end - start;
-        let Places { kind, text, has_meta } = places;
+        let BlockRanges { kind, text, has_meta } = places;
         Ok(Self { json, kind: kind.map(own), text: text.map(own), has_meta })
     }
 
@@ -127,13 +127,13 @@ impl ContentBlock {
 
 /// The places within a block, from the beginning of the reader's text.
 #[derive(Default)]
-struct Places {
+struct BlockRanges {
     kind: Option<Range<usize>>,
     text: Option<Range<usize>>,
     has_meta: bool,
 }
 
-impl Places {
+impl BlockRanges {
     fn read(reader: &mut Reader<'_>) -> Result<Self, JsonFault> {
         let mut own = Self::default();
         if reader.kind() != Kind::Object {

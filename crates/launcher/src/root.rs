@@ -202,7 +202,7 @@ fn tmpfs(bytes: &str, mode: &str, attributes: MountAttrFlags) -> io::Result<Owne
     Ok(fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes)?)
 }
 
-fn place(mount: BorrowedFd<'_>, root: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
+fn attach(mount: BorrowedFd<'_>, root: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
     Ok(move_mount(mount, "", root, path, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?)
 }
 
@@ -224,7 +224,7 @@ pub(crate) fn enter(
     let proc = at("mounting proc", fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, flags))?;
     let devices = devices()?;
     let links = links();
-    at("placing the root", place(root.as_fd(), CWD, Path::new(SCAFFOLD)))?;
+    at("placing the root", attach(root.as_fd(), CWD, Path::new(SCAFFOLD)))?;
     at("entering the root", rustix::process::chdir(SCAFFOLD))?;
     let root = at("opening the root", open_folder(Path::new(".")))?;
     let root = root.as_fd();
@@ -236,14 +236,14 @@ pub(crate) fn enter(
     for (name, fd) in devices {
         let path = Path::new("dev").join(name);
         at(format!("making /dev/{name}"), touch(root, &path, ""))?;
-        at(format!("placing /dev/{name}"), place(fd.as_fd(), root, &path))?;
+        at(format!("placing /dev/{name}"), attach(fd.as_fd(), root, &path))?;
     }
-    at("placing proc", place(proc.as_fd(), root, Path::new("proc")))?;
+    at("placing proc", attach(proc.as_fd(), root, Path::new("proc")))?;
     if sandbox_spec.tmp_mb > 0 {
         let bytes = sandbox_spec.tmp_mb.saturating_mul(1 << 20).to_string();
         for path in ["tmp", "dev/shm"] {
             let own = at(format!("making /{path}"), tmpfs(&bytes, "1777", safe))?;
-            at(format!("placing /{path}"), place(own.as_fd(), root, Path::new(path)))?;
+            at(format!("placing /{path}"), attach(own.as_fd(), root, Path::new(path)))?;
         }
     }
     let (own, others): (Vec<&Tree>, Vec<&Tree>) = trees.iter().partition(|tree| tree.own);
@@ -269,12 +269,12 @@ fn put(root: BorrowedFd<'_>, tree: &Tree) -> io::Result<()> {
     match &tree.what {
         What::Folder(fd) => {
             make_folders(root, &inner)?;
-            place(fd.as_fd(), root, &inner)
+            attach(fd.as_fd(), root, &inner)
         }
         What::File(fd) => {
             make_folders(root, parent)?;
             touch(root, &inner, "")?;
-            place(fd.as_fd(), root, &inner)
+            attach(fd.as_fd(), root, &inner)
         }
         What::Link(to) => {
             make_folders(root, parent)?;
@@ -310,10 +310,10 @@ fn hide(
         }
         let frozen = MountAttributes { read_only: true, no_devices: true, ..Default::default() };
         at(format!("hiding `{shown}`"), set_one_mount(empty.as_fd(), frozen))?;
-        return at(format!("hiding `{shown}`"), place(empty.as_fd(), root, &inner));
+        return at(format!("hiding `{shown}`"), attach(empty.as_fd(), root, &inner));
     }
     let nothing = at("taking /dev/null", open_tree(root, "dev/null", CLONED))?;
-    at(format!("hiding `{shown}`"), place(nothing.as_fd(), root, &inner))
+    at(format!("hiding `{shown}`"), attach(nothing.as_fd(), root, &inner))
 }
 
 fn open_folder(path: &Path) -> io::Result<OwnedFd> {

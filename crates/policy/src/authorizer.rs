@@ -12,7 +12,7 @@ use data_encoding::HEXLOWER;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use toolbooth_contracts::contract::{ApprovalSetting, ToolContract};
-use toolbooth_contracts::event::DecisionNote;
+use toolbooth_contracts::event::DecisionSummary;
 use toolbooth_contracts::{CallContext, Caller, ErrorCode};
 
 use crate::caller::{CallerRights, set_of};
@@ -102,8 +102,8 @@ impl Permit {
 
     /// Returns the permit as records store it.
     #[must_use]
-    pub fn note(&self) -> DecisionNote {
-        DecisionNote { rule: self.rule.clone(), reason: "permitted".to_owned() }
+    pub fn summary(&self) -> DecisionSummary {
+        DecisionSummary { rule: self.rule.clone(), reason: "permitted".to_owned() }
     }
 }
 

@@ -3,7 +3,7 @@
 //! Path: 5. Doc: policy.md
 
 use toolbooth_contracts::ErrorCode;
-use toolbooth_contracts::event::DecisionNote;
+use toolbooth_contracts::event::DecisionSummary;
 
 /// The rule that denies.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -67,7 +67,7 @@ impl Denial {
 
     /// Returns the denial as records store it.
     #[must_use]
-    pub fn note(&self) -> DecisionNote {
-        DecisionNote { rule: self.rule.as_str().to_owned(), reason: self.reason.clone() }
+    pub fn summary(&self) -> DecisionSummary {
+        DecisionSummary { rule: self.rule.as_str().to_owned(), reason: self.reason.clone() }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Path: 3, 5. Doc: policy.md#prompts-and-resources
 
-use toolbooth_contracts::event::DecisionNote;
+use toolbooth_contracts::event::DecisionSummary;
 use toolbooth_contracts::port::ItemKind;
 use toolbooth_contracts::{CallContext, Caller, ErrorCode};
 
@@ -46,8 +46,8 @@ pub struct ItemPermit {
 impl ItemPermit {
     /// Returns the permit as records store it.
     #[must_use]
-    pub fn note(&self) -> DecisionNote {
-        DecisionNote { rule: self.rule.clone(), reason: "permitted".to_owned() }
+    pub fn summary(&self) -> DecisionSummary {
+        DecisionSummary { rule: self.rule.clone(), reason: "permitted".to_owned() }
     }
 }
 

@@ -90,7 +90,7 @@ impl Ledger for NoStore {
     async fn refuse(&self, _: Refusal) -> Result<(), LedgerError> {
         Ok(())
     }
-    async fn note(&self, _: Vec<EventBody>) -> Result<(), LedgerError> {
+    async fn record_events(&self, _: Vec<EventBody>) -> Result<(), LedgerError> {
         Ok(())
     }
     async fn renew(&self, _: Moment) -> Result<(), LedgerError> {

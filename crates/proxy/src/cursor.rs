@@ -26,7 +26,7 @@ impl ToolProxy {
     /// Returns the place of a cursor in the listing `listing`; `None` if the cursor is not of this
     /// listing.
     #[must_use]
-    pub fn place(&self, listing: &str, cursor: &str) -> Option<String> {
+    pub fn position(&self, listing: &str, cursor: &str) -> Option<String> {
         let (seal, place) = cursor.split_once('.')?;
         if place.len() > PLACE_BYTES_MAX * 2 {
             return None;

@@ -121,7 +121,7 @@ impl Refused {
         if denial.rule == DenialRule::Whitelist {
             tracing::warn!(tool.id = trail.tool_id, caller = %trail.caller, "blocked by whitelist");
         }
-        trail.decision = Some(denial.note());
+        trail.decision = Some(denial.summary());
         let refused = Self::new(trail, denial.code);
         let refused = refused.saying(denial.reason).with("rule", denial.rule.as_str());
         if denial.missing.is_empty() { refused } else { refused.with("missing", denial.missing) }

@@ -304,7 +304,7 @@ impl<'de> Visitor<'de> for Step<'_> {
 
 /// Cuts texts of a result if their total is more than `inline_bytes`; a link follows each cut text.
 /// Without a receipt there is nothing to link to.
-pub(crate) fn shorten(mut result: ToolResult, inline_bytes: usize) -> ToolResult {
+pub(crate) fn truncate_large_texts(mut result: ToolResult, inline_bytes: usize) -> ToolResult {
     let Some(receipt_id) = result.receipt_id.clone() else { return result };
     // A text is never longer than the JSON that contains it.
     if payload::size(&result.content, result.structured_content.as_ref()) <= inline_bytes {

@@ -176,8 +176,8 @@ impl ToolProxy {
     ///
     /// # Errors
     /// If the store rejects them.
-    pub async fn note(&self, events: Vec<EventBody>) -> Result<(), LedgerError> {
-        self.0.parts.ledger.note(events).await
+    pub async fn record_events(&self, events: Vec<EventBody>) -> Result<(), LedgerError> {
+        self.0.parts.ledger.record_events(events).await
     }
 
     /// Renews the writer's lease, marks the claims of lost writers, frees space, and signs a checkpoint

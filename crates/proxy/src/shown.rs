@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use toolbooth_contracts::{Caller, ToolResult};
 
-use crate::large_results::shorten;
+use crate::large_results::truncate_large_texts;
 use crate::own_tools::{READ_RESULT, SEARCH_TOOLS};
 use crate::path::FIRST_BY_ANOTHER;
 use crate::payload_retention::{PayloadRetention, Results};
@@ -34,5 +34,5 @@ pub(crate) fn shown(
     if visible(id).is_none_or(|tool| tool.declares_output()) || visible(READ_RESULT).is_none() {
         return result;
     }
-    shorten(result, inline_bytes)
+    truncate_large_texts(result, inline_bytes)
 }

@@ -124,7 +124,7 @@ impl ProxyState {
         }
         let folded = |event: &EventBody| event.facts.as_ref()?.get("folded")?.as_u64();
         let missed: u64 = events.iter().filter_map(folded).sum();
-        if let Err(error) = self.parts.ledger.note(events).await {
+        if let Err(error) = self.parts.ledger.record_events(events).await {
             tracing::error!(%error, missed, "refusals that were counted could not be recorded");
             self.gap.fetch_add(missed, Ordering::Relaxed);
         }
@@ -145,7 +145,7 @@ impl ProxyState {
         let mut facts = serde_json::Map::new();
         facts.insert("missed".to_owned(), missed.into());
         event.facts = Some(facts);
-        if self.parts.ledger.note(vec![event]).await.is_err() {
+        if self.parts.ledger.record_events(vec![event]).await.is_err() {
             self.gap.fetch_add(missed, Ordering::Relaxed);
         }
     }

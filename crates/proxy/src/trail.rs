@@ -11,7 +11,7 @@ use toolbooth_audit::LedgerError;
 use toolbooth_audit::ledger::{Moment, Refusal};
 use toolbooth_audit::redact;
 use toolbooth_contracts::agent_log::{AgentLog, LogLevel};
-use toolbooth_contracts::event::{AuditEventKind, DecisionNote, EventBody};
+use toolbooth_contracts::event::{AuditEventKind, DecisionSummary, EventBody};
 use toolbooth_contracts::json::{JsonText, WRAPPED_DEPTH_MAX, parse_with_doubles};
 use toolbooth_contracts::{
     Arguments, CallContext, Caller, ContentBlock, Effect, ErrorCode, Status, payload,
@@ -62,7 +62,7 @@ pub(crate) struct CallTrail {
     /// The same by earlier keys of the store.
     pub(crate) older_args_digests: Vec<String>,
     pub(crate) policy_version: String,
-    pub(crate) decision: Option<DecisionNote>,
+    pub(crate) decision: Option<DecisionSummary>,
     pub(crate) warnings: Vec<String>,
 }
 

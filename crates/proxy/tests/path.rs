@@ -52,15 +52,15 @@ mock! {
 }
 
 mock! {
-    Book {}
+    Store {}
     #[async_trait]
-    impl Ledger for Book {
+    impl Ledger for Store {
         fn writer(&self) -> &str;
         fn digester(&self) -> &Digester;
         async fn claim(&self, request: ClaimRequest) -> Result<Claimed, LedgerError>;
         async fn settle(&self, settlement: Arc<Settlement>) -> Result<Arc<Receipt>, LedgerError>;
         async fn refuse(&self, refusal: Refusal) -> Result<(), LedgerError>;
-        async fn note(&self, events: Vec<EventBody>) -> Result<(), LedgerError>;
+        async fn record_events(&self, events: Vec<EventBody>) -> Result<(), LedgerError>;
         async fn renew(&self, at: Moment) -> Result<(), LedgerError>;
         async fn sweep(&self, at: Moment) -> Result<Vec<Swept>, LedgerError>;
         async fn suspend(&self, receipt_id: String, fence: u64, at: Moment) -> Result<(), LedgerError>;
@@ -198,7 +198,7 @@ async fn only_what_an_operator_marked_read_only_starts_before_its_claim_is_durab
         if !read_only.is_null() {
             entry["policy"] = json!({ "readOnly": read_only });
         }
-        let mut book = MockBook::new();
+        let mut book = MockStore::new();
         let digester = Digester::new(&[3; 32]);
         book.expect_digester().return_const(digester);
         book.expect_writer().return_const("writer".to_owned());
@@ -670,8 +670,8 @@ async fn a_result_that_does_not_fit_warns_or_is_refused() {
     }
 }
 
-fn away() -> MockBook {
-    let mut book = MockBook::new();
+fn away() -> MockStore {
+    let mut book = MockStore::new();
     book.expect_digester().return_const(Digester::new(&[1; 32]));
     book
 }
@@ -696,7 +696,7 @@ async fn without_a_record_nothing_runs_and_a_refusal_keeps_its_code() {
     book.expect_renew().returning(|_| Ok(()));
     book.expect_sweep().returning(|_| Ok(Vec::new()));
     book.expect_checkpoint().returning(|_, _| Ok(None));
-    book.expect_note().times(1).returning(|events| {
+    book.expect_record_events().times(1).returning(|events| {
         assert_eq!(events[0].event, AuditEventKind::AuditGap);
         assert_eq!(events[0].facts.as_ref().unwrap()["missed"], 1);
         Ok(())
@@ -759,8 +759,8 @@ impl Ledger for Taped<Arc<MemoryLedger>> {
         self.0.say("ledger.refuse");
         self.1.refuse(refusal).await
     }
-    async fn note(&self, events: Vec<EventBody>) -> Result<(), LedgerError> {
-        self.1.note(events).await
+    async fn record_events(&self, events: Vec<EventBody>) -> Result<(), LedgerError> {
+        self.1.record_events(events).await
     }
     async fn renew(&self, at: Moment) -> Result<(), LedgerError> {
         self.1.renew(at).await

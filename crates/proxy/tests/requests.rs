@@ -443,9 +443,9 @@ impl Ledger for Memory {
         self.there()?;
         self.kept.refuse(refusal).await
     }
-    async fn note(&self, events: Vec<EventBody>) -> Result<(), LedgerError> {
+    async fn record_events(&self, events: Vec<EventBody>) -> Result<(), LedgerError> {
         self.there()?;
-        self.kept.note(events).await
+        self.kept.record_events(events).await
     }
     async fn renew(&self, at: Moment) -> Result<(), LedgerError> {
         self.kept.renew(at).await

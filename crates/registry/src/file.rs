@@ -306,7 +306,7 @@ impl Reading<'_> {
 
     fn duplicate(&mut self, index: usize, entry: &Value, id: &str, first: usize) {
         let name = if entry.get("toolId").is_some() { "toolId" } else { "name" };
-        let (line, _) = self.place(self.entries.get(first).copied().unwrap_or(0), &[key(name)]);
+        let (line, _) = self.span(self.entries.get(first).copied().unwrap_or(0), &[key(name)]);
         let message = format!("the id `{id}` stands at entry {first} (line {line}) already");
         let at = self.entries.get(index).copied().unwrap_or(0);
         let hint = Some("give one of them another id, or remove it".to_owned());
@@ -346,7 +346,7 @@ impl Reading<'_> {
         steps: &[Step],
         from: usize,
     ) {
-        let (line, column) = self.place(from, steps);
+        let (line, column) = self.span(from, steps);
         self.findings.push(FileFinding {
             severity,
             code: code.to_owned(),
@@ -362,7 +362,7 @@ impl Reading<'_> {
     }
 
     /// Line and column of the member at `steps` of the value that begins at `from`.
-    fn place(&self, from: usize, steps: &[Step]) -> (usize, usize) {
+    fn span(&self, from: usize, steps: &[Step]) -> (usize, usize) {
         let value = self.text.get(from..).unwrap_or_default();
         let inner = if steps.is_empty() { None } else { json::locate(value, steps, true) };
         let start = if steps.is_empty() || inner.is_none() {

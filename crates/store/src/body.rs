@@ -2,7 +2,7 @@
 //!
 //! Doc: records.md#stores
 
-use crate::{Unreadable, shorten};
+use crate::{Unreadable, packing};
 
 /// Maximum bytes of an unpacked record; no written record is that large.
 const UNPACKED_MAX: usize = 256 << 20;
@@ -15,7 +15,7 @@ pub(crate) fn unpack(text: String, packed: Option<Vec<u8>>) -> Result<String, Un
         None => Ok(text),
         Some(_) if !text.is_empty() => Err(Unreadable::of("it is there in two forms")),
         Some(packed) if packed.first() == Some(&ZSTD) => decompress(&packed),
-        Some(short) => shorten::unpack(&short),
+        Some(short) => packing::unpack(&short),
     }
 }
 

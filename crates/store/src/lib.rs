@@ -4,12 +4,12 @@
 mod body;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod digits;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+mod packing;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod result_reference;
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
-mod shorten;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 

@@ -50,7 +50,10 @@ async fn call(ledger: &SqliteLedger, call: &str, mode: IdempotencyMode, at: (i64
 }
 
 async fn checkpoint(ledger: &SqliteLedger, at: i64) {
-    ledger.note(vec![EventBody::new(AuditEventKind::Paused, moment(at).text)]).await.unwrap();
+    ledger
+        .record_events(vec![EventBody::new(AuditEventKind::Paused, moment(at).text)])
+        .await
+        .unwrap();
     ledger.checkpoint(Due::NOW, moment(at)).await.unwrap().unwrap();
 }
 

@@ -81,7 +81,7 @@ async fn fill(ledger: &SqliteLedger) {
             body.tool_name = Some(one_of(&["tool.four", "tool.one"], n / 300));
             body
         };
-        ledger.note((0..NOTES).map(note).collect()).await.unwrap();
+        ledger.record_events((0..NOTES).map(note).collect()).await.unwrap();
     }
 }
 

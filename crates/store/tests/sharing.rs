@@ -51,7 +51,7 @@ async fn searching_tells_the_newest_by_time_also_after_its_file_was_made_anew() 
         event.tool_name = Some("tool.one".into());
         event.call_id = Some(format!("c{n}"));
         let ledger = if n % 2 == 1 { &first } else { &second };
-        ledger.note(vec![event]).await.unwrap();
+        ledger.record_events(vec![event]).await.unwrap();
     }
     let newest = || async {
         let tool = Some("tool.one".to_owned());

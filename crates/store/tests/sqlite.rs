@@ -685,7 +685,7 @@ async fn a_database_of_the_first_version_is_brought_up_to_date() {
     assert_eq!(ledger.prune(prune).await.unwrap().removed, 3);
     // Its logs have no roots in their rows, but a checkpoint still names their ends.
     let paused = EventBody::new(AuditEventKind::Paused, moment(10).text);
-    ledger.note(vec![paused]).await.unwrap();
+    ledger.record_events(vec![paused]).await.unwrap();
     ledger.checkpoint(Due::NOW, moment(10)).await.unwrap().unwrap();
     let report = verify::store(&ledger, TrustAnchors::default()).await.unwrap();
     assert!(report.ok, "{report:?}");
@@ -703,7 +703,7 @@ async fn the_end_of_a_log_that_lost_its_name_is_named_again() {
         let report = verify::store(&ledger, TrustAnchors::default()).await.unwrap();
         assert!(report.ok, "{step}: {report:?}");
         let paused = EventBody::new(AuditEventKind::Paused, moment(200).text);
-        ledger.note(vec![paused]).await.unwrap();
+        ledger.record_events(vec![paused]).await.unwrap();
         ledger.checkpoint(Due::NOW, moment(201)).await.unwrap().unwrap();
     }
     let sql = "SELECT count(*) FROM writers WHERE named = 0";

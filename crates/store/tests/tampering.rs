@@ -341,7 +341,7 @@ async fn every_row_of_the_index_that_is_changed_is_found_and_no_search_is_led_as
                 body.call_id = Some(format!("01985b6e-7c1a-7e2b-9f00-{n:012x}"));
                 body
             };
-            ledger.note((0..4_200).map(note).collect()).await.unwrap();
+            ledger.record_events((0..4_200).map(note).collect()).await.unwrap();
             ledger.close(moment(9_000)).await.unwrap();
         }
         let wanted = searched(&folder.path().join(DATABASE)).await;

@@ -103,13 +103,13 @@ impl Runtime {
     }
 
     /// Records that a registry was loaded or rejected, and which tools it replaced.
-    pub(crate) async fn note(&self, kind: AuditEventKind, facts: serde_json::Value) {
+    pub(crate) async fn record_event(&self, kind: AuditEventKind, facts: serde_json::Value) {
         if let Err(failure) = self.record(kind, facts).await {
             tracing::error!(reason = failure.message, "an event is not recorded");
         }
     }
 
-    /// As [`Runtime::note`], for actions that require a record.
+    /// As [`Runtime::record_event`], for actions that require a record.
     pub(crate) async fn record(
         &self,
         kind: AuditEventKind,
@@ -117,19 +117,22 @@ impl Runtime {
     ) -> Result<(), Failure> {
         let mut event = EventBody::new(kind, self.clock.now().text);
         event.facts = facts.as_object().cloned();
-        self.proxy.note(vec![event]).await.map_err(|error| Failure::store(error.to_string()))
+        self.proxy
+            .record_events(vec![event])
+            .await
+            .map_err(|error| Failure::store(error.to_string()))
     }
 
     /// Records the tools that the registry file has replaced.
     pub(crate) async fn note_replaced(&self, replaced: &[(ToolId, Source)]) {
         for (id, source) in replaced {
             let facts = json!({ "tool": id, "was": source.to_string(), "now": "file" });
-            self.note(AuditEventKind::ToolReplaced, facts).await;
+            self.record_event(AuditEventKind::ToolReplaced, facts).await;
         }
     }
 
     /// Records the tools that were pinned at first use, and the quarantined tools with their reasons.
-    pub(crate) async fn note_discovered(&self) {
+    pub(crate) async fn record_discovered(&self) {
         self.note_first_uses().await;
         for quarantined in self.offline.catalogue.take_quarantined() {
             let facts = json!({
@@ -137,7 +140,7 @@ impl Runtime {
                 "source": quarantined.source.to_string(),
                 "reason": quarantined.reason,
             });
-            self.note(AuditEventKind::ToolQuarantined, facts).await;
+            self.record_event(AuditEventKind::ToolQuarantined, facts).await;
         }
     }
 
@@ -189,7 +192,7 @@ impl Runtime {
                 event.facts = facts.as_object().cloned();
                 event
             };
-            let noted = self.proxy.note(some.iter().map(event).collect()).await;
+            let noted = self.proxy.record_events(some.iter().map(event).collect()).await;
             noted.map_err(|error| Failure::store(error.to_string()))?;
         }
         file.change(true, |kept| kept.mark_recorded(&pins)).map(drop)
@@ -203,7 +206,7 @@ impl Runtime {
                 if let Some(facts) = facts.as_object_mut() {
                     facts.insert("source".to_owned(), json!(source));
                 }
-                self.note(AuditEventKind::EgressDenied, facts).await;
+                self.record_event(AuditEventKind::EgressDenied, facts).await;
             }
         }
     }

@@ -19,7 +19,7 @@ pub(crate) mod toolsets;
 
 pub(crate) use document::Config;
 pub(crate) use doors::{Http, LISTEN};
-pub(crate) use load::{FILE, Loaded, LockUse, REGISTRY, draft, load, load_at, place};
+pub(crate) use load::{FILE, Loaded, LockUse, REGISTRY, configuration_path, draft, load, load_at};
 pub(crate) use parse::parse;
 pub(crate) use records::Durability;
 pub(crate) use runtimes::{CommandPair, CommandText, Domains, Runtime, RuntimeKind};

@@ -44,7 +44,7 @@ pub(crate) const WORKER: &str = "__worker";
     clippy::print_stderr,
     reason = "hints and errors of the command line go here, and only here"
 )]
-pub(crate) fn note(text: &str) {
+pub(crate) fn notice(text: &str) {
     // The text may repeat foreign output, which must not move the cursor.
     eprintln!("{}", toolbooth_registry::suspicion::visible(text));
 }
@@ -113,7 +113,7 @@ fn main() -> ExitCode {
             if json {
                 output::json(&failure.json());
             } else {
-                note(&failure.text());
+                notice(&failure.text());
             }
             ExitCode::from(failure.exit)
         }
@@ -147,7 +147,7 @@ fn worker() -> ExitCode {
     match documents::serve_one(std::io::stdin().lock(), std::io::stdout().lock()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            note(&format!("the document cannot be parsed: {error}"));
+            notice(&format!("the document cannot be parsed: {error}"));
             ExitCode::from(FAILED)
         }
     }

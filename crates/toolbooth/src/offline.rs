@@ -49,7 +49,7 @@ pub(crate) fn report_assumptions(loaded: &Loaded) {
         } else {
             "built-in tools".to_owned()
         };
-        crate::note(&format!(
+        crate::notice(&format!(
             "no {} found: {tools}, records under {}",
             config::FILE,
             loaded.data.display()
@@ -63,10 +63,10 @@ pub(crate) fn report_lock(offline: &OfflineGateway) {
         return;
     }
     match &offline.worlds.now().approvals().lock {
-        Lock::Off => crate::note(
+        Lock::Off => crate::notice(
             "the lock is off: all discovered tools are accepted as their sources describe them",
         ),
-        Lock::Missing => crate::note(&format!(
+        Lock::Missing => crate::notice(&format!(
             "there is no {}: all discovered tools are quarantined; `toolbooth lock` writes it",
             offline.loaded.lock().display()
         )),
@@ -84,7 +84,7 @@ pub(crate) fn report_first_uses(offline: &OfflineGateway) {
             0 => String::new(),
             items => format!(" and {items} prompt(s) and resource(s)"),
         };
-        crate::note(&format!("{}: {tools} tool(s){more} pinned at first use", first.source));
+        crate::notice(&format!("{}: {tools} tool(s){more} pinned at first use", first.source));
     }
 }
 

@@ -254,7 +254,7 @@ pub(crate) fn only_sqlite(loaded: &Loaded) -> Result<(), Failure> {
 }
 
 /// Returns the location of the records for messages.
-pub(crate) fn place(loaded: &Loaded) -> String {
+pub(crate) fn store_location(loaded: &Loaded) -> String {
     match &loaded.config.store.url {
         // A URL can contain a password.
         Some(_) => "the database of `store.url`".to_owned(),

@@ -19,7 +19,7 @@ pub(crate) fn can_ask(format: Format) -> bool {
 
 /// Asks a question; without an answer the result is `false`.
 pub(crate) fn confirm(question: &str) -> bool {
-    crate::note(&format!("{question} [y/N]"));
+    crate::notice(&format!("{question} [y/N]"));
     let mut answer = String::new();
     let read = std::io::stdin().lock().take(ANSWER_BYTES_MAX).read_line(&mut answer);
     read.is_ok() && matches!(answer.trim().to_lowercase().as_str(), "y" | "yes")

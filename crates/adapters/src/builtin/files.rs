@@ -84,7 +84,7 @@ impl Roots {
     }
 
     /// Returns the root that contains a path, and the path relative to it.
-    fn place(&self, path: &str) -> Result<(&Dir, PathBuf), FunctionError> {
+    fn resolve_path(&self, path: &str) -> Result<(&Dir, PathBuf), FunctionError> {
         let outside = || FunctionError::from("the path is outside of the folders that may be read");
         let path = Path::new(path);
         if path.is_absolute() {
@@ -110,7 +110,7 @@ impl Roots {
 
     /// Returns the bytes of a file, at most `max`.
     pub(crate) fn read(&self, path: &str, max: u64) -> Result<Vec<u8>, FunctionError> {
-        let (folder, beneath) = self.place(path)?;
+        let (folder, beneath) = self.resolve_path(path)?;
         let mut options = OpenOptions::new();
         options.read(true);
         #[cfg(unix)]
@@ -140,7 +140,7 @@ impl Roots {
     }
 
     fn list(&self, path: &str) -> Result<Vec<Value>, FunctionError> {
-        let (folder, beneath) = self.place(path)?;
+        let (folder, beneath) = self.resolve_path(path)?;
         let folder = folder.open_dir(&beneath).map_err(|error| message_of(&error))?;
         if self.is_hidden(&folder) {
             return Err(message_of(&std::io::ErrorKind::NotFound.into()).into());

@@ -156,7 +156,7 @@ impl Executor for CommandExecutor {
                 }
                 if finished.ended != ProgramEnd::Exit(0) {
                     let (stdout, stderr) = (plain(&finished.stdout), plain(&finished.stderr));
-                    finished.note_denials(&stdout, &stderr, &dispatch.execution_log);
+                    finished.record_denials(&stdout, &stderr, &dispatch.execution_log);
                 }
                 let on_signal = dispatch.contract.idempotency.on_signal.unwrap_or_default();
                 let mut outcome = answer(finished, self.settings.error_text, on_signal);

@@ -5,7 +5,7 @@
 use serde_json::Value;
 
 use crate::error::{FillError, TemplateError};
-use crate::template::{Piece, Place, Template};
+use crate::template::{Piece, Placeholder, Template};
 
 /// Maximum number of words from one list.
 const WORDS_MAX: usize = 1_000;
@@ -35,7 +35,7 @@ impl CommandTemplate {
 
     /// Returns how many of the first words have no placeholders.
     pub(crate) fn written(&self) -> usize {
-        self.0.iter().take_while(|word| word.places().next().is_none()).count()
+        self.0.iter().take_while(|word| word.placeholders().next().is_none()).count()
     }
 
     /// Returns the words with the arguments inserted.
@@ -71,7 +71,7 @@ impl CommandTemplate {
 
 /// Checks text for a command line. `begins`: the text is the start of a word that could be an
 /// option.
-fn harmless(text: &str, place: &Place, begins: bool) -> Result<String, FillError> {
+fn harmless(text: &str, place: &Placeholder, begins: bool) -> Result<String, FillError> {
     if text.contains('\0') {
         return Err(FillError::Nul(place.shown()));
     }

@@ -336,7 +336,7 @@ impl Passage {
         match judged {
             Ok(()) => Some(shown.clone()),
             Err(reason) => {
-                self.note_refusal(shown, to.port(), &reason.to_string());
+                self.record_refusal(shown, to.port(), &reason.to_string());
                 None
             }
         }
@@ -348,7 +348,7 @@ impl Passage {
         let literal = normal(host).parse::<IpAddr>().is_ok();
         let named = self.allowed.names(host, Some(port));
         let refuse = |reason: AddressError| {
-            self.note_refusal(host, port, &reason.to_string());
+            self.record_refusal(host, port, &reason.to_string());
             let (host, reason) = (host.to_owned(), Box::new(reason));
             ResolveError::Refused(AddressError::OfProgram { host, port, reason })
         };
@@ -437,14 +437,14 @@ impl Passage {
         }
     }
 
-    fn note_refusal(&self, host: &str, port: u16, reason: &str) {
+    fn record_refusal(&self, host: &str, port: u16, reason: &str) {
         // Repeated refusals are counted and logged once.
         if self.execution_log.egress_refused(host, port, reason) {
             tracing::warn!(program = self.program, host, port, reason, "a way out is refused");
         }
     }
 
-    fn note_reached(&self, host: &str, port: u16) {
+    fn record_reached(&self, host: &str, port: u16) {
         self.execution_log.egress_reached(host, port);
         let mut logged = lock(&self.logged);
         let program = self.program.as_str();

@@ -176,7 +176,7 @@ async fn look_up(
 ) -> Result<Vec<IpAddr>, ResponseCode> {
     if !passage.may_ask(name) {
         let reason = super::unlisted(name, 443);
-        passage.note_refusal(name, toolbooth_launcher::DNS_PORT, &reason.to_string());
+        passage.record_refusal(name, toolbooth_launcher::DNS_PORT, &reason.to_string());
         return Err(ResponseCode::Refused);
     }
     let wanted: fn(&IpAddr) -> bool = match kind {

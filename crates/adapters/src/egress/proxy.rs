@@ -84,7 +84,7 @@ async fn reach(passage: &Passage, wanted: &Wanted) -> Result<TcpStream, Refused>
     let connect = TcpStream::connect(addresses.as_slice());
     match tokio::time::timeout(CONNECT_TIMEOUT, connect).await {
         Ok(Ok(stream)) => {
-            passage.note_reached(host, port);
+            passage.record_reached(host, port);
             Ok(stream)
         }
         Ok(Err(error)) => {

@@ -79,7 +79,7 @@ async fn carry(passage: Arc<Passage>, mut stream: TcpStream) {
             return reset(&stream);
         }
     };
-    passage.note_reached(&host, to.port());
+    passage.record_reached(&host, to.port());
     let _ = (stream.set_nodelay(true), host_stream.set_nodelay(true));
     let (sent, received) = (BUFFER_BYTES, BUFFER_BYTES);
     // Either side can close the connection at any time.

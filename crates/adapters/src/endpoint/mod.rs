@@ -263,7 +263,7 @@ impl Endpoint {
         let mut before = Effect::NotStarted;
         loop {
             let refuse = |reason: String| {
-                let (host, port) = place(&request.url);
+                let (host, port) = host_and_port(&request.url);
                 dispatch.execution_log.egress_refused(&host, port, &reason);
                 refused(before, reason)
             };
@@ -431,7 +431,7 @@ fn follow(
     Ok((Request { method, url, body }, headers))
 }
 
-fn place(url: &Url) -> (String, u16) {
+fn host_and_port(url: &Url) -> (String, u16) {
     let host = url.host_str().unwrap_or_default().to_owned();
     (host, url.port_or_known_default().unwrap_or_default())
 }

@@ -40,11 +40,11 @@ struct Operation {
 struct Parameter {
     argument: String,
     name: String,
-    place: Place,
+    location: ParameterLocation,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum ParameterLocation {
     Path,
     /// `explode` is the form `a=1&a=2`; else `a=1,2`. `deep` is `a[b]=1`.
     Query {
@@ -126,22 +126,21 @@ fn read(
         let parameter = followed(document, parameter);
         let text = |name: &str| parameter.get(name).and_then(Value::as_str);
         let Some(name) = text("name") else { continue };
-        let place = match text("in") {
-            Some("path") => Place::Path,
-            Some("query") => Place::Query {
+        let location = match text("in") {
+            Some("path") => ParameterLocation::Path,
+            Some("query") => ParameterLocation::Query {
                 explode: parameter.get("explode") != Some(&Value::Bool(false)),
                 deep: text("style") == Some("deepObject"),
             },
             // Headers and cookies carry credentials, which agents must not choose.
             _ => continue,
         };
-        let is_path = place == Place::Path;
-        if let Some(known) = parameters
-            .iter_mut()
-            .find(|known| known.name == name && (known.place == Place::Path) == is_path)
-        {
+        let is_path = location == ParameterLocation::Path;
+        if let Some(known) = parameters.iter_mut().find(|known| {
+            known.name == name && (known.location == ParameterLocation::Path) == is_path
+        }) {
             // A parameter of the operation overrides that of its path.
-            known.place = place;
+            known.location = location;
             continue;
         }
         let taken = parameters.iter().any(|known| known.argument == name);
@@ -149,7 +148,7 @@ fn read(
             (true, false) => format!("query_{name}"),
             _ => name.to_owned(),
         };
-        parameters.push(Parameter { argument, name: name.to_owned(), place });
+        parameters.push(Parameter { argument, name: name.to_owned(), location });
     }
     let body = operation.get("requestBody").map(|body| followed(document, body));
     let json = body.and_then(|body| body.get("content")).and_then(Value::as_object);
@@ -175,16 +174,16 @@ impl Operation {
         for parameter in &self.parameters {
             let (name, shown) = (&parameter.name, &parameter.argument);
             let value = argument(shown);
-            match (parameter.place, value) {
-                (Place::Path, None) => {
+            match (parameter.location, value) {
+                (ParameterLocation::Path, None) => {
                     return Err(FillError::MissingInOperation(shown.clone()));
                 }
-                (Place::Path, Some(value)) => {
+                (ParameterLocation::Path, Some(value)) => {
                     let text = segment(&joined(value, shown)?, shown)?;
                     path = path.replace(&format!("{{{name}}}"), &text);
                 }
-                (Place::Query { .. }, None) => (),
-                (Place::Query { explode, deep }, Some(value)) => match value {
+                (ParameterLocation::Query { .. }, None) => (),
+                (ParameterLocation::Query { explode, deep }, Some(value)) => match value {
                     Value::Array(items) if explode => {
                         for item in items {
                             query.push((name.clone(), scalar(item, shown)?));

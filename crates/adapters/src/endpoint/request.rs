@@ -85,7 +85,7 @@ impl RequestTemplate {
                     in_query |= plain.contains('?');
                     text.push_str(plain);
                 }
-                Piece::Place(place) => {
+                Piece::Placeholder(place) => {
                     used.insert(place.member());
                     let Some(value) = place.look_up(arguments)? else { continue };
                     let value = place.text(value)?;
@@ -99,7 +99,7 @@ impl RequestTemplate {
         }
         let mut url = Url::parse(&text)?;
         for (name, template) in &self.query {
-            used.extend(template.places().map(|place| place.member()));
+            used.extend(template.placeholders().map(|place| place.member()));
             let items = match template.alone() {
                 Some(place) => match place.look_up(arguments)? {
                     Some(Value::Array(items)) => {
@@ -147,7 +147,7 @@ fn check_authority(url: &Template) -> Result<(), TemplateError> {
     if rest.is_empty() || rest.starts_with(['/', '\\', '?', '#', ':']) {
         return Err(TemplateError::NoHost);
     }
-    if url.places().any(|place| place.is_optional()) {
+    if url.placeholders().any(|place| place.is_optional()) {
         return Err(TemplateError::OptionalInUrl);
     }
     if url.0.len() > 1 && !rest.contains(['/', '?']) {

@@ -291,10 +291,10 @@ impl Channel {
 
     /// Records that it is known whether the server notifies of changes. Lists that were read earlier
     /// are read again, since a change in between was not notified.
-    pub(super) fn note_listening(&self) {
+    pub(super) fn set_listening(&self) {
         self.listening.send_replace(true);
         if self.listed_before.swap(false, Ordering::SeqCst) {
-            self.line.incoming.notifications.changes.note();
+            self.line.incoming.notifications.changes.list_changed();
         }
     }
 
@@ -324,7 +324,7 @@ impl Channel {
     pub(super) async fn hear(&self) -> Option<bool> {
         match (&self.line.transport, self.greeting.era) {
             (Transport::Http(http), Era::Legacy) => {
-                let answered = || self.note_listening();
+                let answered = || self.set_listening();
                 Some(http.hear(&self.speech, &self.line.incoming, answered).await)
             }
             _ => None,

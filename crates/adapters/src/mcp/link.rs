@@ -48,7 +48,7 @@ struct State {
 
 impl State {
     /// Records the loss of a connection.
-    fn note_loss(&mut self) {
+    fn record_loss(&mut self) {
         let is_short = self.opened.is_some_and(|at| at.elapsed() < SHORT_LIFE);
         self.short_lived = if is_short { self.short_lived.saturating_add(1) } else { 0 };
         self.not_before = Some(Instant::now() + pause_after(self.short_lived));
@@ -150,7 +150,7 @@ impl Link {
             }
             if let Some(lost) = state.connection.take() {
                 if is_known {
-                    state.note_loss();
+                    state.record_loss();
                     lost.close().await;
                 } else {
                     lost.end_tasks();
@@ -218,7 +218,7 @@ impl Link {
             }));
         } else {
             // A legacy child notifies of changes without a subscription.
-            channel.note_listening();
+            channel.set_listening();
         }
     }
 
@@ -430,10 +430,10 @@ mod tests {
         assert_eq!(pauses, [0, 0, 200, 400, 800, 1_600, 3_200, 6_400, 10_000, 10_000]);
         assert_eq!(pause_after(u32::MAX), BACKOFF_MAX);
         let mut state = State { opened: Some(Instant::now()), ..State::default() };
-        state.note_loss();
+        state.record_loss();
         assert_eq!(state.short_lived, 1);
         state.opened = None;
-        state.note_loss();
+        state.record_loss();
         assert_eq!(state.short_lived, 0);
     }
 }

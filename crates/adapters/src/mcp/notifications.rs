@@ -55,7 +55,7 @@ impl Changes {
     }
 
     /// Records that a list has changed.
-    pub(super) fn note(self: &Arc<Self>) {
+    pub(super) fn list_changed(self: &Arc<Self>) {
         let mut pace = self.pace.lock().unwrap_or_else(PoisonError::into_inner);
         let seconds = pace.refilled.elapsed().as_secs();
         if seconds > 0 {
@@ -194,7 +194,7 @@ impl Notifications {
         match method {
             "notifications/tools/list_changed"
             | "notifications/prompts/list_changed"
-            | "notifications/resources/list_changed" => self.changes.note(),
+            | "notifications/resources/list_changed" => self.changes.list_changed(),
             "notifications/resources/updated" => {
                 let params: Option<Value> =
                     params.and_then(|raw| serde_json::from_str(raw.get()).ok());
@@ -225,7 +225,7 @@ mod tests {
         let told = changes.receiver();
         let mut heard = 0;
         for _ in 0..1_000 {
-            changes.note();
+            changes.list_changed();
             heard += u32::from(told.try_recv().is_ok());
         }
         // A second may pass within the loop.

@@ -165,14 +165,14 @@ impl Subscriptions {
                     last.end(&channel).await;
                 }
                 self.accept(number, Ok(BTreeSet::new()));
-                channel.note_listening();
+                channel.set_listening();
                 if collected(&mut wanted).await.is_err() {
                     return;
                 }
                 continue;
             };
             let opened = OpenSubscription::open(&channel, params).await;
-            channel.note_listening();
+            channel.set_listening();
             match opened {
                 Ok((standing, accepted)) => {
                     // Both subscriptions are open at once, so that no change in between is lost.
@@ -182,7 +182,7 @@ impl Subscriptions {
                     self.accept(number, Ok(accepted));
                     if std::mem::take(&mut again) {
                         let notifications = &channel.line.incoming.notifications;
-                        notifications.changes.note();
+                        notifications.changes.list_changed();
                         uris.into_iter().for_each(|uri| notifications.updated(uri));
                     }
                 }

@@ -8,7 +8,7 @@ use toolbooth_contracts::sandbox::{Enforce, SandboxProfile};
 
 use super::profile::HARMLESS;
 use crate::egress::EVERYWHERE;
-use crate::place::lexical;
+use crate::program_location::lexical;
 
 /// Returns the permissions of a process that the contract of its tool does not allow. Each is a
 /// sentence. The list is empty if the process has no additional permissions.

@@ -15,7 +15,7 @@ use toolbooth_launcher::wire::Found;
 
 use crate::egress::AllowList;
 use crate::error::Unavailable;
-use crate::place::{Place, absolute};
+use crate::program_location::{ProgramLocation, absolute};
 use crate::visible_paths;
 
 /// The first version of Landlock that restricts connections.
@@ -40,7 +40,7 @@ pub struct Applied {
 /// [`Unavailable`] if the profile is required and a primitive for it is missing.
 pub fn apply(
     profile: &SandboxProfile,
-    place: &Place<'_>,
+    place: &ProgramLocation<'_>,
     found: &[Found],
 ) -> Result<Applied, Unavailable> {
     let allowed = allow_list(profile);
@@ -138,7 +138,7 @@ fn memory_bytes(profile: &SandboxProfile) -> Option<u64> {
 /// primitives that enforce it. It includes the names of variables, but not their values.
 fn digest(
     profile: &SandboxProfile,
-    place: &Place<'_>,
+    place: &ProgramLocation<'_>,
     primitives: &[Primitive],
     binds: &[Bind],
     hidden: &[PathBuf],
@@ -184,8 +184,8 @@ mod tests {
         Primitive::ALL.into_iter().map(one).collect()
     }
 
-    fn place() -> Place<'static> {
-        Place {
+    fn place() -> ProgramLocation<'static> {
+        ProgramLocation {
             words: &[],
             cwd: Path::new("/srv/tools"),
             home: Some(Path::new("/home/me")),
@@ -243,7 +243,7 @@ mod tests {
         assert_eq!(first, apply(&profile, &place(), &all).unwrap().sandbox.digest);
         let less = apply(&profile, &place(), &found(&[Primitive::Seccomp])).unwrap();
         assert_ne!(first, less.sandbox.digest);
-        let elsewhere = Place { cwd: Path::new("/srv/other"), ..place() };
+        let elsewhere = ProgramLocation { cwd: Path::new("/srv/other"), ..place() };
         assert_ne!(first, apply(&profile, &elsewhere, &all).unwrap().sandbox.digest);
     }
 

@@ -7,7 +7,7 @@ mod compare;
 mod compile;
 pub(crate) mod profile;
 
-pub use crate::place::Place;
+pub use crate::program_location::ProgramLocation;
 pub use crate::project::is_project;
 pub use crate::visible_paths::{is_wide, opened_with};
 pub use compare::exceeds;

@@ -24,7 +24,7 @@ static GIVEN: RwLock<Option<Given>> = RwLock::new(None);
 
 /// Remembers a secret by its name in the configuration. A changed secret is remembered in addition
 /// to its earlier value.
-pub(super) fn note(shown: &str, secret: &SecretString) {
+pub(super) fn remember(shown: &str, secret: &SecretString) {
     let value = secret.expose_secret();
     let is_known = |given: &Given| {
         given.values.iter().any(|(name, known)| name == shown && known.expose_secret() == value)

@@ -117,7 +117,7 @@ impl Setting {
                 let value = value.filter(|value| !is_plain(value.expose_secret()));
                 known.extend(value.map(|value| (value, format!("<{name}>"))));
             }
-            known.iter().skip(before).for_each(|(value, shown)| given::note(shown, value));
+            known.iter().skip(before).for_each(|(value, shown)| given::remember(shown, value));
             // A secret that was changed or removed after a program received it must still be
             // concealed.
             if matches!(setting, Self::Secret(_)) {
@@ -202,7 +202,7 @@ fn is_plain(value: &str) -> bool {
 /// [`SecretError`] where it does not exist, or a file can be read by others.
 pub fn resolve(location: &SecretLocation) -> Result<SecretString, SecretError> {
     let secret = look_up(location)?;
-    given::note(&format!("<{location}>"), &secret);
+    given::remember(&format!("<{location}>"), &secret);
     Ok(secret)
 }
 

@@ -77,7 +77,8 @@ fn secrets_of_a_project_are_covered_and_its_repository_is_not_written() {
     std::fs::write(at(".git/config"), "[remote]\nurl = https://me:hunter@h/x.git\n").unwrap();
     let cwd = at("");
     let cwd = lexical(&cwd);
-    let place = Place { words: &[], cwd: &cwd, home: None, also: &[], hidden: &[], own: None };
+    let place =
+        ProgramLocation { words: &[], cwd: &cwd, home: None, also: &[], hidden: &[], own: None };
     let fs = FsProfile {
         read: vec!["keep/.env".to_owned()],
         write: vec![WritePath { path: ".".to_owned(), max_mb: None }],

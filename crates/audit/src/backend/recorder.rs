@@ -14,8 +14,8 @@ use toolbooth_contracts::receipt::Receipt;
 use crate::backend::disk_space::DiskSpace;
 use crate::backend::pruning::PrunedRange;
 use crate::backend::steps::{
-    BeatCall, CancelCall, Enqueue, FinishCall, FreeSpace, Note, PruneRecords, Refuse, ReleaseCall,
-    Renew, Settle, SignCheckpoint, Step, Stop, Sweep, TakeCall, Wait,
+    BeatCall, CancelCall, Enqueue, FinishCall, FreeSpace, PruneRecords, RecordEvents, Refuse,
+    ReleaseCall, Renew, Settle, SignCheckpoint, Step, Stop, Sweep, TakeCall, Wait,
 };
 use crate::backend::working::CallName;
 use crate::checkpoint::Due;
@@ -125,8 +125,8 @@ impl<R: StepRunner> Ledger for Recorder<R> {
         self.runner.run(Refuse::new(refusal)).await
     }
 
-    async fn note(&self, events: Vec<EventBody>) -> Result<(), LedgerError> {
-        self.runner.run(Note(events)).await
+    async fn record_events(&self, events: Vec<EventBody>) -> Result<(), LedgerError> {
+        self.runner.run(RecordEvents(events)).await
     }
 
     async fn renew(&self, at: Moment) -> Result<(), LedgerError> {

@@ -52,7 +52,7 @@ impl Recorder<Memory> {
         let memory = Memory { writer: Mutex::new(writer_of), book };
         let started = steps::started(&signer, digester.key_id(), 0, None, at);
         // Events that do not belong to a call are always accepted.
-        let _ = memory.step(steps::Note(vec![started]));
+        let _ = memory.step(steps::RecordEvents(vec![started]));
         Self::over(writer.to_owned(), digester, signer, memory)
     }
 }

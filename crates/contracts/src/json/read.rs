@@ -27,7 +27,7 @@ pub struct Reader<'t> {
     pub(super) at: usize,
     /// The offset of the current member's key.
     key_at: usize,
-    pub(super) path: Vec<Place<'t>>,
+    pub(super) path: Vec<BorrowedStep<'t>>,
     deepest: usize,
     pub(super) blanks: bool,
     pub(super) line_breaks: bool,
@@ -46,7 +46,7 @@ struct Measured {
 
 /// As [`Step`], borrowed from the text.
 #[derive(Debug, Clone)]
-pub(super) enum Place<'t> {
+pub(super) enum BorrowedStep<'t> {
     Key(Cow<'t, str>),
     Index(usize),
 }
@@ -182,7 +182,7 @@ impl<'t> Reader<'t> {
             }
             let key_at = self.at;
             let key = self.text()?;
-            self.path.push(Place::Key(key.clone()));
+            self.path.push(BorrowedStep::Key(key.clone()));
             if key.starts_with(PRIVATE_PREFIX) {
                 let fault = self.fault(JsonFaultKind::ReservedKey, key_at, RESERVED_KEY);
                 self.pass_or(fault)?;
@@ -230,7 +230,7 @@ impl<'t> Reader<'t> {
         }
         for index in 0.. {
             self.pass_blanks();
-            self.path.push(Place::Index(index));
+            self.path.push(BorrowedStep::Index(index));
             self.key_at = self.at;
             each(self)?;
             self.path.pop();

@@ -5,7 +5,7 @@
 
 use serde_json::Value;
 
-use super::read::{Place, Reader};
+use super::read::{BorrowedStep, Reader};
 use super::{JsonFault, JsonFaultKind, NUMBER_TOO_LARGE, Step, overflows};
 
 impl<'t> Reader<'t> {
@@ -27,9 +27,9 @@ impl<'t> Reader<'t> {
         offset: usize,
         message: impl Into<String>,
     ) -> JsonFault {
-        let step = |place: &Place<'t>| match place {
-            Place::Key(key) => Step::Key(key.clone().into_owned()),
-            Place::Index(index) => Step::Index(*index),
+        let step = |place: &BorrowedStep<'t>| match place {
+            BorrowedStep::Key(key) => Step::Key(key.clone().into_owned()),
+            BorrowedStep::Index(index) => Step::Index(*index),
         };
         let path = self.path.iter().map(step).collect();
         JsonFault { kind, path, offset, message: message.into() }

@@ -37,7 +37,7 @@ impl Catalogue {
 
     /// Judges a changed world and publishes it. The caller holds `editing`.
     pub(super) async fn publish(&self, mut world: World) {
-        self.note_quarantined(world.judge());
+        self.add_notices(world.judge());
         self.quarantine_unavailable(&mut world);
         // A quarantined tool takes no wire name from a tool that may be called.
         let tools = world.registry.iter();
@@ -57,7 +57,7 @@ impl Catalogue {
         self.generation.send_modify(|generation| *generation += 1);
     }
 
-    fn note_quarantined(&self, quarantined: Vec<(Judged, String)>) {
+    fn add_notices(&self, quarantined: Vec<(Judged, String)>) {
         let count = quarantined.len();
         if count > NOTICES_MAX {
             tracing::warn!(

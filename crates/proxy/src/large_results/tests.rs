@@ -82,7 +82,7 @@ fn lines_and_pointers_are_found() {
 fn only_large_texts_are_cut_and_blobs_keep_their_type() {
     let long = "x".repeat(10_000);
     let image = json!({"type": "image", "data": "AAAA".repeat(9_000), "mimeType": "image/png"});
-    let cut = shorten(
+    let cut = truncate_large_texts(
         result(
             vec![
                 json!({"type":"text","text":long}),
@@ -98,9 +98,12 @@ fn only_large_texts_are_cut_and_blobs_keep_their_type() {
     assert_eq!(cut.content[1].tree()["size"], 10_000);
     assert_eq!((&cut.content[2].tree(), &cut.content[3].tree()["text"]), (&image, &json!("small")));
     let same = result(vec![json!({"type":"text","text":long})], None);
-    assert_eq!(shorten(same.clone(), 10_000), same);
-    assert_eq!(shorten(result(vec![image.clone()], None), 10), result(vec![image.clone()], None));
-    let data = shorten(result(vec![], Some(json!({ "a": long }))), 5_000);
+    assert_eq!(truncate_large_texts(same.clone(), 10_000), same);
+    assert_eq!(
+        truncate_large_texts(result(vec![image.clone()], None), 10),
+        result(vec![image.clone()], None)
+    );
+    let data = truncate_large_texts(result(vec![], Some(json!({ "a": long }))), 5_000);
     assert!(data.structured_content.is_none());
     assert_eq!(data.content[0].tree()["uri"], "toolbooth+gateway:results/r-1/structured");
     let stored = StoredResult {

@@ -25,7 +25,7 @@ pub(super) fn authorize(guarded: Guarded) -> Result<Authorized, Refused> {
     let tree = arguments.tree();
     match found.world.policy.authorize(access, &trail.caller, contract, tree, &trail.context) {
         Ok(permit) => {
-            trail.decision = Some(permit.note());
+            trail.decision = Some(permit.summary());
             Ok(Authorized { found, permit, arguments, natural_key, _stage: () })
         }
         Err(denial) => Err(Refused::denied(found.entered.trail, denial)),

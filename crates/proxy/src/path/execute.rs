@@ -32,7 +32,7 @@ pub(super) enum Execution {
 }
 
 impl Execution {
-    pub(super) fn note(&self) -> &'static str {
+    pub(super) fn description(&self) -> &'static str {
         match self {
             Self::Answered(output) if output.is_error => "the tool answered an error",
             Self::Answered(_) => "the tool answered",

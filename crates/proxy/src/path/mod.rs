@@ -63,9 +63,9 @@ pub(crate) async fn walk(
         Ok(claimed) => {
             let world = Arc::clone(&claimed.found.world);
             let executed = execute::execute(&state, claimed).await;
-            trace.stage(&state, "execute", executed.outcome.note());
+            trace.stage(&state, "execute", executed.outcome.description());
             let screened = screen::screen(&state, executed);
-            trace.stage(&state, "guard-result", screened.note());
+            trace.stage(&state, "guard-result", screened.description());
             let result = settle::settle(&state, screened).await;
             trace.stage(&state, "settle", result.receipt_id.as_deref().unwrap_or("unrecorded"));
             (result, Some(world))

@@ -48,7 +48,7 @@ pub(super) struct Screened {
 }
 
 impl Screened {
-    pub(super) fn note(&self) -> &'static str {
+    pub(super) fn description(&self) -> &'static str {
         self.code.map_or("the result fits", ErrorCode::as_str)
     }
 }
@@ -121,14 +121,14 @@ pub(super) fn screen(state: &ProxyState, executed: Executed) -> Screened {
             screened.take(state, output);
         }
     }
-    screened.note_denials(denied);
+    screened.record_denials(denied);
     screened
 }
 
 impl Screened {
     /// Reports sandbox denials: to operators in full, to the agent only the sentences that its result
     /// reveals anyway.
-    fn note_denials(&mut self, denied: Vec<SandboxDenial>) {
+    fn record_denials(&mut self, denied: Vec<SandboxDenial>) {
         for denial in denied {
             let SandboxDenial { sentence, open } = denial;
             tracing::warn!(reason = sentence, "the sandbox stopped a tool");

@@ -5,7 +5,7 @@
 
 use serde_json::{Value, json};
 use toolbooth_contracts::contract::GATEWAY_RUNTIME;
-use toolbooth_contracts::event::DecisionNote;
+use toolbooth_contracts::event::DecisionSummary;
 use toolbooth_contracts::json::{check_value, hazardous_keys};
 use toolbooth_contracts::port::Ask;
 use toolbooth_contracts::{Conversation, ErrorCode};
@@ -117,7 +117,7 @@ pub(super) fn resolve(
     match world.policy.permit_item(&trail.caller, &item, status, &trail.context) {
         Ok(permit) => {
             let sent = json!([kind(&target.ask), name(&target.ask), arguments(&target.ask)]);
-            permitted(state, trail, &target, permit.note(), &sent);
+            permitted(state, trail, &target, permit.summary(), &sent);
             Ok(Permitted { entered, target, uris: world.uris.clone(), _stage: () })
         }
         Err(denial) => {
@@ -151,7 +151,7 @@ fn resolve_kept_result(
     });
     match permit {
         Ok(permit) if permit.approval().is_none() => {
-            permitted(state, trail, &target, permit.note(), &arguments);
+            permitted(state, trail, &target, permit.summary(), &arguments);
             Ok(Permitted { entered, target, uris: world.uris.clone(), _stage: () })
         }
         // Only calls can be approved.
@@ -165,7 +165,7 @@ fn permitted(
     state: &ProxyState,
     trail: &mut CallTrail,
     target: &Target,
-    decision: DecisionNote,
+    decision: DecisionSummary,
     sent: &Value,
 ) {
     trail.name(shown_name(state, &target.id));

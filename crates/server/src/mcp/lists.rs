@@ -36,7 +36,7 @@ pub(super) fn answer(
     let listing = format!("{method}\0{}\0{toolset}", client.caller.name());
     let after = match &cursor {
         None => None,
-        Some(cursor) => match gateway.proxy.place(&listing, cursor) {
+        Some(cursor) => match gateway.proxy.position(&listing, cursor) {
             Some(place) => Some(place),
             None => {
                 let message = "the cursor is not one of this listing; begin without one";

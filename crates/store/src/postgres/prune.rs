@@ -88,7 +88,7 @@ impl Session {
             let progress = known.get(&writer);
             let again = progress.and_then(|known| known.again(block.saturating_mul(BLOCK)));
             let Some(part) = again else { return Ok(()) };
-            return match self.shorten(&writer, part, before, set).await {
+            return match self.prune_part(&writer, part, before, set).await {
                 // The damaged block is not changed; `audit verify` reports it.
                 Err(Failure::Refused(_)) => Ok(()),
                 done => done,
@@ -99,7 +99,7 @@ impl Session {
         for row in client.query(sql, &[]).await.map_err(failed)? {
             let writer: String = row.get(0);
             let progress = known.get(&writer).cloned().unwrap_or_default();
-            match self.shorten_next(&writer, progress, before, set).await {
+            match self.prune_next_part(&writer, progress, before, set).await {
                 Ok(true) => return Ok(()),
                 Ok(false) => (),
                 Err(Failure::Refused(what)) => damage = damage.or(Some(what)),
@@ -110,7 +110,7 @@ impl Session {
     }
 
     /// Finds the next step of pruning one log. Returns whether it exists.
-    async fn shorten_next(
+    async fn prune_next_part(
         &self,
         writer: &str,
         mut progress: Progress,
@@ -122,7 +122,7 @@ impl Session {
             let sql = "SELECT FROM stale WHERE writer = $1 AND block = $2 FOR UPDATE";
             let given: [&(dyn ToSql + Sync); 2] = [&writer, &block.cast_signed()];
             self.client().query(sql, &given).await.map_err(failed)?;
-            self.shorten(writer, part, before, set).await?;
+            self.prune_part(writer, part, before, set).await?;
             set.surveyed.removal.looked_at = Some((writer.to_owned(), block));
         } else if let Some(signed) = self.next_checkpoint(writer, progress.sound(), before).await? {
             let keep_all = |_: &str, _: u64, _: bool, _: bool| true;
@@ -195,7 +195,7 @@ impl Session {
 
     /// Finds the events of a block that are older than `before` and account for no remaining
     /// record.
-    async fn shorten(
+    async fn prune_part(
         &self,
         writer: &str,
         (from, to): (u64, u64),

@@ -21,7 +21,7 @@ use super::backend::{Parameters, Session, failed};
 use super::rows::{cleaned, given, limited, log_text, number, text_of, unreadable};
 use super::{clean, prune};
 use crate::result_reference::{self, Part};
-use crate::{Unreadable, body, shorten, unwritable};
+use crate::{Unreadable, body, packing, unwritable};
 
 /// Receipts, column by column.
 #[derive(Default)]
@@ -57,7 +57,7 @@ impl<'b> Columns<'b> {
                 }
                 _ => None,
             });
-            columns.packed.push(shorten::pack(text).map_err(unreadable)?);
+            columns.packed.push(packing::pack(text).map_err(unreadable)?);
         }
         Ok(columns)
     }
@@ -113,7 +113,7 @@ fn event_columns<'b>(writer: &'b str, batch: &'b Batch) -> Result<Parameters<'b>
         }
         has_log.push(body.log_digest.is_some());
         milestones.push(MILESTONES.contains(&body.event));
-        bodies.push(shorten::pack(&placed.bytes).map_err(unreadable)?);
+        bodies.push(packing::pack(&placed.bytes).map_err(unreadable)?);
     }
     let mut parameters = given![writer, seqs];
     parameters.extend(boxed(texts));
@@ -131,7 +131,7 @@ fn log_columns<'b>(writer: &'b str, batch: &'b Batch) -> Result<Parameters<'b>, 
         let rest = part.and_then(|part| part.taken_from(whole));
         seqs.push(number(*seq));
         times.push(log.log.timestamp.as_str());
-        packed.push(shorten::pack(rest.as_ref().unwrap_or(whole)).map_err(unreadable)?);
+        packed.push(packing::pack(rest.as_ref().unwrap_or(whole)).map_err(unreadable)?);
         shared.push(part.filter(|_| rest.is_some()).map(text_of_part));
     }
     Ok(given![writer, seqs, times, packed, shared])
@@ -306,7 +306,7 @@ impl Session {
             };
             writers.push(writer);
             seqs.push(seq);
-            packed.push(shorten::pack(&whole).map_err(unreadable)?);
+            packed.push(packing::pack(&whole).map_err(unreadable)?);
         }
         if !seqs.is_empty() {
             let given = given![writers, seqs, packed];

@@ -18,7 +18,7 @@ use super::compact::{Compact, Name, Shown};
 use super::rows::{CALL, HEAD, RECEIPT, call, head, limited, number, receipt_row, unreadable};
 use super::schema;
 use super::transaction::{Transaction, failed};
-use crate::{Unreadable, shorten};
+use crate::{Unreadable, packing};
 
 impl Transaction<'_> {
     /// Loads the rows that a batch needs into its working set.
@@ -106,7 +106,7 @@ impl Transaction<'_> {
         let given = (&at.writer, number(at.seq), schema::SEQ_BITS);
         let body: Option<Vec<u8>> = self.one(sql, given, |row| row.get(0))?;
         let damaged = |damage: Unreadable| damage.at("events", format!("{} {}", at.writer, at.seq));
-        body.map(|body| shorten::unpack(&body).map_err(damaged)).transpose().map_err(unreadable)
+        body.map(|body| packing::unpack(&body).map_err(damaged)).transpose().map_err(unreadable)
     }
 
     fn running(&self, tool: &str) -> Result<u64, Failure> {
@@ -186,7 +186,7 @@ impl Transaction<'_> {
         let sql = "SELECT body FROM events WHERE place IN (SELECT no << ?1 FROM writers)";
         let first: Vec<Vec<u8>> = self.all(sql, [schema::SEQ_BITS], |row| row.get(0))?;
         let first: Vec<String> =
-            first.iter().filter_map(|event| shorten::unpack(event).ok()).collect();
+            first.iter().filter_map(|event| packing::unpack(event).ok()).collect();
         let version = u32::try_from(version).unwrap_or_default();
         steps::check_version(version, first.iter().map(String::as_str))
             .map_err(Failure::Refused)?;

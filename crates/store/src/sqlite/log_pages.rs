@@ -19,7 +19,7 @@ use super::queries::{EVENT, LOG, body, keys, limited};
 use super::schema::{SEQ_BITS, place};
 use super::search_index;
 use super::{result_reference, unavailable, unreadable_at};
-use crate::shorten;
+use crate::packing;
 
 /// The members of an event that name a receipt.
 #[derive(Deserialize)]
@@ -71,7 +71,7 @@ impl LogPage<'_> {
                 (row.get(0).map_err(unavailable)?, row.get(1).map_err(unavailable)?);
             next = at + 1;
             // A body that cannot be unpacked becomes an empty text, which matches no digest.
-            let bytes = shorten::unpack(&body).unwrap_or_default();
+            let bytes = packing::unpack(&body).unwrap_or_default();
             let mut entry = RawEntry {
                 writer: writer.to_owned(),
                 seq: search_index::split(at).1.unsigned_abs(),
@@ -117,7 +117,7 @@ impl LogPage<'_> {
                 statement
                     .query_row([Compact::of(&id)], |row| {
                         let body: Vec<u8> = row.get(0)?;
-                        let bytes = shorten::unpack(&body).unwrap_or_default();
+                        let bytes = packing::unpack(&body).unwrap_or_default();
                         let said = |at: usize| column(row, at);
                         let columns = vec![
                             said(1)?,

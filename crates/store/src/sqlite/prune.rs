@@ -19,7 +19,7 @@ use super::schema::place;
 use super::search_index::split;
 use super::transaction::{Transaction, failed};
 use super::{result_reference, unavailable};
-use crate::{Unreadable, shorten};
+use crate::{Unreadable, packing};
 
 /// The members of an agent log that show when the call ended, and whether it was dispatched.
 #[derive(Deserialize)]
@@ -32,7 +32,7 @@ pub(super) struct LogMembers {
 
 /// Returns the text of the event at `place`.
 fn event_text(place: i64, body: &[u8]) -> Result<String, Failure> {
-    shorten::unpack(body).map_err(|damage| unreadable(damage.at("events", place)))
+    packing::unpack(body).map_err(|damage| unreadable(damage.at("events", place)))
 }
 
 impl Transaction<'_> {
@@ -129,7 +129,7 @@ impl Transaction<'_> {
             });
             let damaged = |damage: Unreadable| damage.at("receipts", id);
             let body = row.map_err(unavailable)?.map(|(_, body)| body);
-            body.map(|body| shorten::unpack(&body).map_err(damaged)).transpose()
+            body.map(|body| packing::unpack(&body).map_err(damaged)).transpose()
         });
         let told = text.and_then(|text| {
             let damaged = |error| Unreadable::of(error).at("agent_logs", place);
@@ -157,7 +157,7 @@ impl Transaction<'_> {
             let Some(from) = stale.map(|stale| split(stale).1.unsigned_abs()) else { continue };
             let Some(part) = progress.again(from) else { continue };
             set.surveyed.more = true;
-            return match self.shorten(writer, *no, part, before, set) {
+            return match self.prune_part(writer, *no, part, before, set) {
                 // The damaged block is not changed; `audit verify` reports it.
                 Err(Failure::Refused(_)) => {
                     set.surveyed.removal.looked_at = Some((writer.clone(), from / BLOCK));
@@ -168,7 +168,7 @@ impl Transaction<'_> {
         }
         let mut damage = None;
         for (no, writer) in &writers {
-            match self.shorten_next(*no, writer, before, set) {
+            match self.prune_next_part(*no, writer, before, set) {
                 Ok(true) => return Ok(()),
                 Ok(false) => (),
                 Err(Failure::Refused(what)) => damage = damage.or(Some(what)),
@@ -179,7 +179,7 @@ impl Transaction<'_> {
     }
 
     /// Finds the next step of pruning one log. Returns whether it exists.
-    fn shorten_next(
+    fn prune_next_part(
         &self,
         no: i64,
         writer: &str,
@@ -188,7 +188,7 @@ impl Transaction<'_> {
     ) -> Result<bool, Failure> {
         let mut progress = self.progress.get(writer).cloned().unwrap_or_default();
         if let Some(part) = progress.next_part() {
-            self.shorten(writer, no, part, before, set)?;
+            self.prune_part(writer, no, part, before, set)?;
         } else if let Some(signed) = self.next_checkpoint(no, progress.sound(), before)? {
             let pieces = self.pieces(no, progress.ahead(signed.0), &mut |_, _| Ok(true))?;
             progress
@@ -253,7 +253,7 @@ impl Transaction<'_> {
 
     /// Finds the events of a block that are older than `before` and account for no remaining
     /// record.
-    fn shorten(
+    fn prune_part(
         &self,
         writer: &str,
         no: i64,

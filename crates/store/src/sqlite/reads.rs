@@ -32,7 +32,7 @@ use super::rows::{CALL, HEAD, RECEIPT, call, head_of, receipt_row};
 use super::schema::{SEQ_BITS, place};
 use super::search_index::{self, Lookup, Search};
 use super::{result_reference, schema, unavailable, unreadable_at};
-use crate::{Unreadable, shorten};
+use crate::{Unreadable, packing};
 
 /// Reader threads, each with its own connections.
 const READERS: usize = 2;
@@ -129,14 +129,14 @@ fn receipt(connection: &Connection, id: &str) -> Result<Option<Receipt>, LedgerE
         .prepare_cached(RECEIPT)
         .and_then(|mut statement| statement.query_row([Compact::of(id)], receipt_row).optional())
         .map_err(unavailable)?;
-    row.map(|(_, body)| shorten::read(&body))
+    row.map(|(_, body)| packing::read(&body))
         .transpose()
         .map_err(|damage| damage.at("receipts", id))
 }
 
 /// Reads the event that is stored at `place`.
 fn read_event(place: i64, stored: &[u8]) -> Result<AuditEvent, LedgerError> {
-    shorten::read(stored).map_err(|damage| damage.at(EVENT, place))
+    packing::read(stored).map_err(|damage| damage.at(EVENT, place))
 }
 
 /// Reads the agent log that is stored at `place`, including the part that it shares with its
@@ -151,7 +151,7 @@ fn read_log(database: &Connection, place: i64, stored: &[u8]) -> Result<AgentLog
             })
             .map_err(unavailable)?;
         let damaged = |damage: Unreadable| damage.at("receipts", id);
-        body.map(|body| shorten::unpack(&body).map_err(damaged)).transpose()
+        body.map(|body| packing::unpack(&body).map_err(damaged)).transpose()
     })?;
     serde_json::from_str(&text).map_err(|error| Unreadable::of(error).at(LOG, place))
 }
@@ -311,7 +311,7 @@ impl Reader {
         {
             let id: Shown = row.get(0).map_err(unavailable)?;
             let body: Vec<u8> = row.get(1).map_err(unreadable_at("receipts", &id.0))?;
-            let receipt = shorten::read(&body).map_err(|damage| damage.at("receipts", &id.0));
+            let receipt = packing::read(&body).map_err(|damage| damage.at("receipts", &id.0));
             page.add(receipt, |receipt| filter.fits(receipt))?;
         }
         Ok(page)
@@ -445,7 +445,7 @@ fn unaccounted_receipts(
         {
             let id: Shown = row.get(0).map_err(unavailable)?;
             let body: Vec<u8> = row.get(1).map_err(unreadable_at("receipts", &id.0))?;
-            let receipt: Result<Receipt, _> = shorten::read(&body);
+            let receipt: Result<Receipt, _> = packing::read(&body);
             let accounted = match receipt {
                 Ok(receipt) => {
                     let is = |at: &AuditPlace| {
@@ -479,7 +479,7 @@ fn is_accounted(
     let Some(no) = numbers.get(&at.writer) else { return Ok(false) };
     let seq = i64::try_from(at.seq).unwrap_or(i64::MAX);
     let Some(body) = body(database, EVENT, place(*no, seq))? else { return Ok(false) };
-    let named: Result<Naming, _> = shorten::read(&body);
+    let named: Result<Naming, _> = packing::read(&body);
     Ok(named.is_ok_and(|named| named.receipt_id.as_ref() == Some(&receipt.receipt_id)))
 }
 
@@ -516,7 +516,7 @@ fn calls(
         let Some(no) = no else { return Ok(None) };
         let seq = i64::try_from(at.seq).unwrap_or(i64::MAX);
         let body = body(database, EVENT, place(no, seq))?;
-        Ok(body.and_then(|body| shorten::unpack(&body).ok()))
+        Ok(body.and_then(|body| packing::unpack(&body).ok()))
     };
     let raw = |(call, state): (QueuedCall, String)| {
         let (queued, finished) = (event(&call.queued_by)?, event(&call.finished_by)?);
@@ -542,7 +542,7 @@ fn approval_page(
         let id = at.text().map(str::to_owned);
         let columns = (2..7).map(|at| column(row, at)).collect::<Result<Vec<_>, _>>()?;
         let event: Option<Vec<u8>> = row.get(7)?;
-        let event = event.and_then(|body| shorten::unpack(&body).ok());
+        let event = event.and_then(|body| packing::unpack(&body).ok());
         let bytes = row.get::<_, Shown>(1)?.0;
         Ok((Some(at), id.map(|id| RawApproval { id, bytes, columns, event })))
     };

@@ -5,7 +5,7 @@
 use toolbooth_audit::LedgerError;
 
 use crate::result_reference::Part;
-use crate::{Unreadable, shorten};
+use crate::{Unreadable, packing};
 
 /// First byte of an agent log that is stored without its shared part. The part's offset in the log,
 /// its offset in the receipt and its length follow, then the encoded rest of the log.
@@ -18,7 +18,7 @@ pub(super) fn pack(log: &str, receipt: &str) -> Result<Option<Vec<u8>>, LedgerEr
     let Some(rest) = part.taken_from(log) else { return Ok(None) };
     let mut out = vec![SHARED];
     [part.own, part.given, part.len].into_iter().for_each(|number| push_number(number, &mut out));
-    out.extend(shorten::pack(&rest)?);
+    out.extend(packing::pack(&rest)?);
     Ok(Some(out))
 }
 
@@ -31,12 +31,12 @@ pub(super) fn unpack(
 ) -> Result<String, LedgerError> {
     let at = |unreadable: Unreadable| unreadable.at("agent_logs", place);
     let Some((&SHARED, mut rest)) = stored.split_first() else {
-        return shorten::unpack(stored).map_err(at);
+        return packing::unpack(stored).map_err(at);
     };
     let damaged = |what: &str| at(Unreadable::of(what));
     let mut number = || take_number(&mut rest).ok_or_else(|| damaged("it is cut off"));
     let part = Part { own: number()?, given: number()?, len: number()? };
-    let log = shorten::unpack(rest).map_err(at)?;
+    let log = packing::unpack(rest).map_err(at)?;
     let id = receipt_id(&log).ok_or_else(|| damaged("it names no receipt"))?;
     let receipt = receipt(id)?.ok_or_else(|| damaged("its receipt is not there"))?;
     part.given_to(log, &receipt).ok_or_else(|| damaged("its receipt is another one"))

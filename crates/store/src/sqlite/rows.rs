@@ -12,7 +12,7 @@ use toolbooth_audit::reads::{WriterHead, WriterRow};
 use toolbooth_contracts::receipt::{AuditPlace, ClaimState, Receipt};
 
 use super::transaction::{Transaction, failed};
-use crate::{shorten, unwritable};
+use crate::{packing, unwritable};
 
 /// Selects a receipt by its id from all tables, as [`receipt_row`] reads it.
 pub(super) const RECEIPT: &str = "
@@ -137,7 +137,7 @@ impl Transaction<'_> {
 
     pub(super) fn stored(&self, id: &str, (fence, body): ReceiptRow) -> Result<Stored, Failure> {
         let receipt: Receipt =
-            shorten::read(&body).map_err(|damage| unreadable(damage.at("receipts", id)))?;
+            packing::read(&body).map_err(|damage| unreadable(damage.at("receipts", id)))?;
         let owner_lost = matches!(receipt.state, ClaimState::InFlight | ClaimState::AwaitingInput)
             && self.is_lost(&receipt.writer);
         Ok(Stored { receipt: receipt.into(), fence: fence.unsigned_abs(), owner_lost })

@@ -7,7 +7,7 @@ use rusqlite::{Connection, Transaction, TransactionBehavior};
 use super::compact::Compact;
 use super::error::MigrateError;
 use crate::body;
-use crate::shorten;
+use crate::packing;
 
 /// The newest version that this build knows.
 pub(super) const VERSION: i64 = 6;
@@ -271,7 +271,7 @@ fn carry_over(transaction: &Transaction<'_>) -> Result<(), MigrateError> {
     let mut rows = events.query([])?;
     while let Some(row) = rows.next()? {
         let place = place(row.get(0)?, row.get::<_, i64>(1)?);
-        put_event.execute((place, shorten::pack(&row.get::<_, String>(2)?)?))?;
+        put_event.execute((place, packing::pack(&row.get::<_, String>(2)?)?))?;
         if row.get(3)? {
             put_milestone.execute([place])?;
         }
@@ -287,7 +287,7 @@ fn carry_over(transaction: &Transaction<'_>) -> Result<(), MigrateError> {
         let place = place(row.get(0)?, row.get::<_, i64>(1)?);
         let text = body::unpack(row.get(2)?, row.get(3)?)
             .map_err(|damage| damage.at("agent_logs", place))?;
-        put_log.execute((place, shorten::pack(&text)?))?;
+        put_log.execute((place, packing::pack(&text)?))?;
     }
     let mut receipts = transaction.prepare(
         "SELECT receipt_id, tool, state, writer, fence, body, zbody,
@@ -299,7 +299,7 @@ fn carry_over(transaction: &Transaction<'_>) -> Result<(), MigrateError> {
     while let Some(row) = rows.next()? {
         let (id, fence) = (row.get::<_, String>(0)?, row.get::<_, i64>(4)?);
         let text = body::unpack(row.get(5)?, row.get(6)?);
-        let text = shorten::pack(&text.map_err(|damage| damage.at("receipts", &id))?)?;
+        let text = packing::pack(&text.map_err(|damage| damage.at("receipts", &id))?)?;
         let id = Compact::of(&id);
         let state: String = row.get(2)?;
         if matches!(state.as_str(), "in_flight" | "awaiting_input" | "in_doubt") {

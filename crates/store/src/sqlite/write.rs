@@ -17,7 +17,7 @@ use super::compact::Compact;
 use super::rows::{json_text, number, receipt_row, unreadable, word};
 use super::transaction::{Transaction, failed};
 use super::{result_reference, schema};
-use crate::{Unreadable, shorten};
+use crate::{Unreadable, packing};
 
 /// The table of a receipt: open claims (running, waiting or with an unknown outcome), settled
 /// receipts, tombstones.
@@ -118,7 +118,7 @@ impl Transaction<'_> {
                 moved.accounted.as_ref().map_or(Ok(()), |at| self.lost(at))?;
                 continue;
             };
-            let (fence, body) = (number(*fence), shorten::pack(text).map_err(unreadable)?);
+            let (fence, body) = (number(*fence), packing::pack(text).map_err(unreadable)?);
             match now {
                 Table::Open => {
                     let state = receipt.state.as_str();
@@ -141,7 +141,7 @@ impl Transaction<'_> {
         let sql = "SELECT fence, body FROM receipts WHERE id = ?1";
         let Some((_, body)) = self.one(sql, [id], receipt_row)? else { return Ok(()) };
         let damaged = |damage: Unreadable| unreadable(damage.at("receipts", id.text()));
-        let text = shorten::unpack(&body).map_err(damaged)?;
+        let text = packing::unpack(&body).map_err(damaged)?;
         let receipt: Receipt =
             serde_json::from_str(&text).map_err(|error| damaged(Unreadable::of(error)))?;
         let Some(at) = receipt.audit_seq else { return Ok(()) };
@@ -162,7 +162,7 @@ impl Transaction<'_> {
                 return Ok(());
             }
         };
-        let body = shorten::pack(&whole).map_err(unreadable)?;
+        let body = packing::pack(&whole).map_err(unreadable)?;
         self.execute("UPDATE agent_logs SET body = ?2 WHERE place = ?1", (place, body)).map(drop)
     }
 
@@ -194,7 +194,7 @@ impl Transaction<'_> {
         let mut insert = self.connection.prepare_cached(sql).map_err(failed)?;
         for placed in events {
             let place = self.place(placed.event.seq);
-            let body = shorten::pack(&placed.bytes).map_err(unreadable)?;
+            let body = packing::pack(&placed.bytes).map_err(unreadable)?;
             insert.execute((place, body)).map_err(failed)?;
             if MILESTONES.contains(&placed.event.body.event) {
                 self.execute("INSERT INTO milestones (place) VALUES (?1)", [place])?;
@@ -214,7 +214,7 @@ impl Transaction<'_> {
             };
             let body = match shared {
                 Some(body) => body,
-                None => shorten::pack(text).map_err(unreadable)?,
+                None => packing::pack(text).map_err(unreadable)?,
             };
             insert.execute((self.place(*seq), body)).map_err(failed)?;
         }

@@ -32,7 +32,7 @@ pub(super) async fn call(
     let offline = OfflineGateway::build(loaded).await?;
     find(&offline, std::iter::once(tool)).await;
     let runtime = Runtime::build(offline).await?;
-    runtime.note_discovered().await;
+    runtime.record_discovered().await;
     let visible = runtime.offline.catalogue.view(&caller);
     let asked = ToolCall {
         tool: ToolName::Wire(tool.to_owned()),
@@ -88,7 +88,7 @@ pub(super) async fn call(
         told.push_str("replayed ");
     }
     let receipt = result.receipt_id.as_deref().unwrap_or("none");
-    crate::note(&format!(
+    crate::notice(&format!(
         "{told}in {:.1} ms, receipt {receipt}, call {}",
         result.duration_ms, result.call_id
     ));
@@ -99,15 +99,15 @@ pub(super) async fn call(
         let names: Vec<String> =
             visible.all(None, usize::MAX).0.into_iter().map(|tool| tool.wire_name).collect();
         if let Some(near) = nearest(tool, names.iter().map(String::as_str)) {
-            crate::note(&format!("help: did you mean `{near}`?"));
+            crate::notice(&format!("help: did you mean `{near}`?"));
         }
     }
     for warning in &result.warnings {
-        crate::note(&format!("warning: {warning}"));
+        crate::notice(&format!("warning: {warning}"));
     }
     if explain {
         for note in notes {
-            crate::note(&format!("{:>10.3} ms  {:<14}{}", note.ms, note.stage, note.note));
+            crate::notice(&format!("{:>10.3} ms  {:<14}{}", note.ms, note.stage, note.note));
         }
     }
     Ok(succeeded)
@@ -208,7 +208,7 @@ pub(super) async fn plan(
         find(&offline, names.iter().map(String::as_str)).await;
     }
     let runtime = Runtime::build(offline).await?;
-    runtime.note_discovered().await;
+    runtime.record_discovered().await;
     let context = CallContext { agent_id: Some("cli".to_owned()), ..CallContext::default() };
     let report = runtime.proxy.plan(plan, &caller, &context).await;
     runtime.shut_down().await?;

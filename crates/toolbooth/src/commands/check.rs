@@ -31,7 +31,7 @@ pub(super) fn init(gate: &Gate) -> Result<bool, Failure> {
         output::line(&format!("wrote {name}"));
     }
     gate.trust_written(Path::new(config::FILE));
-    crate::note("next: `toolbooth serve`, or `toolbooth doctor` to see what is there");
+    crate::notice("next: `toolbooth serve`, or `toolbooth doctor` to see what is there");
     Ok(true)
 }
 

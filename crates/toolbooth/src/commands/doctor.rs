@@ -222,7 +222,7 @@ fn described(profile: &SandboxProfile, standing: bool) -> String {
 }
 
 async fn store(loaded: &Loaded, checks: &mut Vec<Check>) {
-    let place = crate::records::place(loaded);
+    let place = crate::records::store_location(loaded);
     let reads = match crate::records::reads(loaded, None).await {
         Ok(Some(reads)) => reads,
         Ok(None) => {

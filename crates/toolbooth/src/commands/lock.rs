@@ -46,10 +46,13 @@ impl Compared {
         let states = offline.catalogue.refresh_all().await;
         for state in &states {
             if let Some(reason) = &state.unhealthy {
-                crate::note(&format!("{} does not answer, its tools stay: {reason}", state.source));
+                crate::notice(&format!(
+                    "{} does not answer, its tools stay: {reason}",
+                    state.source
+                ));
             }
             for problem in &state.problems {
-                crate::note(&format!("{}: {problem}", state.source));
+                crate::notice(&format!("{}: {problem}", state.source));
             }
         }
         let world = offline.worlds.now();
@@ -236,7 +239,7 @@ pub(super) async fn lock(loaded: Trusted, all: bool, format: Format) -> Result<b
             );
         } else {
             output::text(&show_text(&diffs));
-            crate::note(
+            crate::notice(
                 "nothing was written; `toolbooth lock approve TOOL` accepts a change, `toolbooth lock --all` all of them",
             );
         }
@@ -248,7 +251,7 @@ pub(super) async fn lock(loaded: Trusted, all: bool, format: Format) -> Result<b
     let complete = suspicious.is_empty() && compared.all_answered();
     let (path, lock) = write_lock(compared, &plain, true).await?;
     if off {
-        crate::note("the lock is off: the file counts once `[lock] mode` is taken out");
+        crate::notice("the lock is off: the file counts once `[lock] mode` is taken out");
     }
     if format.is_json() {
         output::json(&json!({
@@ -263,7 +266,9 @@ pub(super) async fn lock(loaded: Trusted, all: bool, format: Format) -> Result<b
     output::line(&format!("{path}: {} approved", counted(&lock)));
     if !suspicious.is_empty() {
         output::text(&show_text(&suspicious));
-        crate::note("left out because of their text; read it, then `toolbooth lock approve TOOL`");
+        crate::notice(
+            "left out because of their text; read it, then `toolbooth lock approve TOOL`",
+        );
     }
     Ok(complete)
 }
@@ -282,7 +287,7 @@ pub(super) async fn diff(loaded: Trusted, format: Format) -> Result<bool, Failur
     let (first, diffs): (Vec<ToolDiff>, Vec<ToolDiff>) =
         diffs.into_iter().partition(|diff| compared.is_first_use(diff));
     if !first.is_empty() {
-        crate::note(&format!("the next listing pins {} tool(s) at first use", first.len()));
+        crate::notice(&format!("the next listing pins {} tool(s) at first use", first.len()));
     }
     let (same, answered) = (diffs.is_empty(), compared.all_answered());
     if format.is_json() {
@@ -300,7 +305,7 @@ pub(super) async fn diff(loaded: Trusted, format: Format) -> Result<bool, Failur
         output::line(&format!("{}, all as they were {how}{away}", counted(&compared.lock)));
     } else {
         output::text(&show_text(&diffs));
-        crate::note("`toolbooth lock approve TOOL` accepts a change");
+        crate::notice("`toolbooth lock approve TOOL` accepts a change");
     }
     if same && !answered {
         // There is no difference, but not every source was checked.
@@ -375,7 +380,7 @@ fn choose(
             if !approved {
                 return Err(unknown(compared, given, named));
             }
-            crate::note(&format!("`{given}` is as it was approved"));
+            crate::notice(&format!("`{given}` is as it was approved"));
         }
         for diff in found {
             let now = diff.source_digest.as_deref().unwrap_or_default();
@@ -392,7 +397,7 @@ fn choose(
                 Selection::Tool(..) => (),
                 Selection::Source(_) | Selection::Pattern(_) => {
                     if !diff.suspicious.is_empty() {
-                        crate::note(&format!(
+                        crate::notice(&format!(
                             "`{}` is left out because of its text; approve it by its id",
                             diff.tool_id
                         ));
@@ -475,7 +480,7 @@ pub(super) async fn approve(
         && !terminal::confirm(&format!("approve {} change(s)?", chosen.len()))
     {
         compared.offline.close().await;
-        crate::note("nothing was approved");
+        crate::notice("nothing was approved");
         return Ok(false);
     }
     // Unchanged tools are recorded again, because their event can be missing.

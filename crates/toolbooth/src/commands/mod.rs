@@ -79,7 +79,7 @@ pub(crate) async fn run(cli: Cli) -> Result<bool, Failure> {
             }
         }
         Command::Import(what) => {
-            import::import(what, import::Places { configuration, data }, &gate).await
+            import::import(what, import::NamedPaths { configuration, data }, &gate).await
         }
         Command::Export { form, strict, caller } => {
             tools::export(offline(trusted()?).await?, form, strict, &caller).await

@@ -55,7 +55,7 @@ pub(super) async fn receipts(loaded: Trusted, command: Receipts) -> Result<bool,
                 .collect();
             output::table(&["STARTED", "TOOL", "STATE", "EFFECT", "ATTEMPT", "RECEIPT"], &rows);
             if let Some(next) = next {
-                crate::note(&format!("more follow: --after {next}"));
+                crate::notice(&format!("more follow: --after {next}"));
             }
             Ok(whole(&page.damaged))
         }

@@ -23,9 +23,9 @@ pub(super) async fn open(loaded: &Loaded) -> Result<Option<Operations>, Failure>
 
 /// Opens the records for commands that require them.
 pub(super) async fn need(loaded: &Loaded) -> Result<Operations, Failure> {
-    open(loaded)
-        .await?
-        .ok_or_else(|| Failure::store("nothing was recorded yet").at(records::place(loaded)))
+    open(loaded).await?.ok_or_else(|| {
+        Failure::store("nothing was recorded yet").at(records::store_location(loaded))
+    })
 }
 
 pub(super) fn unreadable(error: toolbooth_audit::LedgerError) -> Failure {
@@ -35,13 +35,13 @@ pub(super) fn unreadable(error: toolbooth_audit::LedgerError) -> Failure {
 /// Reports damaged rows. Returns whether there are none.
 pub(super) fn whole(damaged: &[DamagedRow]) -> bool {
     for row in damaged {
-        crate::note(&format!("{row}; `toolbooth audit verify` looks at the whole store"));
+        crate::notice(&format!("{row}; `toolbooth audit verify` looks at the whole store"));
     }
     damaged.is_empty()
 }
 
 pub(super) fn nothing_yet(loaded: &Loaded) {
-    crate::note(&format!("nothing was recorded yet under {}", records::place(loaded)));
+    crate::notice(&format!("nothing was recorded yet under {}", records::store_location(loaded)));
 }
 
 pub(super) async fn logs(loaded: Trusted, command: Logs) -> Result<bool, Failure> {

@@ -148,16 +148,16 @@ pub(super) async fn serve(loaded: Trusted, listen: Option<String>) -> Result<boo
 
 fn hints(address: SocketAddr, runtime: &Runtime, authenticator: Loopback) {
     let world = runtime.offline.worlds.now();
-    crate::note(&format!(
+    crate::notice(&format!(
         "{} tool(s); records under {}",
         world.registry().len(),
-        crate::records::place(&runtime.offline.loaded)
+        crate::records::store_location(&runtime.offline.loaded)
     ));
     if authenticator == Loopback::Any {
-        crate::note(&format!("risk: {}", door::ANY_USER));
+        crate::notice(&format!("risk: {}", door::ANY_USER));
     }
-    crate::note("paste into an MCP client:");
-    crate::note(&format!(
+    crate::notice("paste into an MCP client:");
+    crate::notice(&format!(
         "  {}",
         json!({ "mcpServers": { "toolbooth": { "type": "http", "url": format!("http://{address}/mcp") } } })
     ));
@@ -229,13 +229,16 @@ async fn begin(runtime: &Runtime) {
     let world = runtime.offline.worlds.now();
     let from_file = world.registry().iter().filter(|tool| *tool.source() == Source::File).count();
     runtime
-        .note(
+        .record_event(
             AuditEventKind::RegistryLoaded,
             json!({ "tools": world.registry().len(), "fromFile": from_file }),
         )
         .await;
     runtime
-        .note(AuditEventKind::PolicyLoaded, json!({ "policyVersion": world.policy().version() }))
+        .record_event(
+            AuditEventKind::PolicyLoaded,
+            json!({ "policyVersion": world.policy().version() }),
+        )
         .await;
     runtime.note_replaced(&runtime.offline.replaced).await;
     runtime.offline.catalogue.want_states().await;
@@ -251,7 +254,7 @@ async fn begin(runtime: &Runtime) {
     if tokio::time::timeout(START_PATIENCE, asking).await.is_err() {
         tracing::warn!("some sources have not answered yet; their tools appear when they do");
     }
-    runtime.note_discovered().await;
+    runtime.record_discovered().await;
     offline::remember_names(&runtime.offline);
     offline::report_lock(&runtime.offline);
 }
@@ -283,9 +286,9 @@ async fn maintain(runtime: Arc<Runtime>) {
     let noting = async {
         let mut changes = runtime.offline.catalogue.changes();
         // Changes between the start and this subscription caused no notification.
-        runtime.note_discovered().await;
+        runtime.record_discovered().await;
         while changes.changed().await.is_ok() {
-            runtime.note_discovered().await;
+            runtime.record_discovered().await;
         }
     };
     let others = async {
@@ -349,9 +352,9 @@ pub(super) async fn worker(loaded: Trusted, at_once: u32) -> Result<bool, Failur
         let at_once = usize::try_from(at_once).unwrap_or(1);
         tokio::spawn(async move { calls.work(at_once, stopping).await })
     };
-    crate::note(&format!(
+    crate::notice(&format!(
         "working; records under {}",
-        crate::records::place(&runtime.offline.loaded)
+        crate::records::store_location(&runtime.offline.loaded)
     ));
     signals.received().await;
     stopping.cancel();
@@ -442,7 +445,7 @@ async fn reload_lock(runtime: &Runtime) {
         }
     };
     runtime.offline.catalogue.approve_with(read).await;
-    runtime.note_discovered().await;
+    runtime.record_discovered().await;
 }
 
 async fn reload_registry(runtime: &Runtime) {
@@ -450,7 +453,7 @@ async fn reload_registry(runtime: &Runtime) {
     let guard = runtime.offline.catalogue.guard();
     let rejected = |message: String| async move {
         tracing::error!(reason = message, "the registry file is refused, the last good one stays");
-        runtime.note(AuditEventKind::RegistryRejected, json!({ "reason": message })).await;
+        runtime.record_event(AuditEventKind::RegistryRejected, json!({ "reason": message })).await;
     };
     let tools = match registry_file::read(loaded) {
         Ok(Some((name, text))) => match file::load(&text, &name, guard) {
@@ -470,5 +473,5 @@ async fn reload_registry(runtime: &Runtime) {
     }
     runtime.note_replaced(&replaced.replaced).await;
     tracing::info!(tools = count, "the registry file is loaded");
-    runtime.note(AuditEventKind::RegistryLoaded, json!({ "fromFile": count })).await;
+    runtime.record_event(AuditEventKind::RegistryLoaded, json!({ "fromFile": count })).await;
 }

@@ -49,7 +49,7 @@ pub(super) async fn list(
     let rows: Vec<Vec<String>> = tools.iter().map(line).collect();
     output::table(&["TOOL", "STATE", "SOURCE", "IDEMPOTENCY", "DESCRIPTION"], &rows);
     if let Some(next) = next {
-        crate::note(&format!("more follow: --after {next}"));
+        crate::notice(&format!("more follow: --after {next}"));
     }
     Ok(true)
 }
@@ -148,7 +148,7 @@ pub(super) async fn search(
         return Ok(true);
     }
     if found.is_empty() {
-        crate::note("no tool has these words; `toolbooth list` shows all");
+        crate::notice("no tool has these words; `toolbooth list` shows all");
         return Ok(true);
     }
     let rows: Vec<Vec<String>> = found.iter().map(line).collect();
@@ -308,7 +308,10 @@ pub(super) async fn export(
     output::json(&rendered.document);
     if strict {
         for finding in rendered.findings {
-            crate::note(&format!("note: {}{}: {}", finding.tool_id, finding.path, finding.message));
+            crate::notice(&format!(
+                "note: {}{}: {}",
+                finding.tool_id, finding.path, finding.message
+            ));
         }
     } else if !rendered.findings.is_empty() {
         let mut unsaid: BTreeMap<(String, String), usize> = BTreeMap::new();
@@ -316,7 +319,7 @@ pub(super) async fn export(
             *unsaid.entry((finding.path, finding.message)).or_default() += 1;
         }
         for ((path, message), tools) in unsaid {
-            crate::note(&format!("note: {path} of {tools} tool(s) is not said: {message}"));
+            crate::notice(&format!("note: {path} of {tools} tool(s) is not said: {message}"));
         }
     }
     Ok(true)

@@ -28,7 +28,7 @@ fn file(given: Option<&Path>, configuration: Option<&Path>) -> Result<PathBuf, F
     let file = match given {
         Some(path) if path.is_dir() => path.join(config::FILE),
         Some(path) => path.to_owned(),
-        None => config::place(configuration)?,
+        None => config::configuration_path(configuration)?,
     };
     // A registry file without a configuration is used too.
     let beside = file.parent().map(|folder| folder.join(config::REGISTRY));
@@ -123,7 +123,7 @@ pub(super) fn forget(
     let file = match given {
         Some(path) if path.is_dir() => path.join(config::FILE),
         Some(path) => path.to_owned(),
-        None => config::place(configuration)?,
+        None => config::configuration_path(configuration)?,
     };
     let name = crate::trust::name(&std::path::absolute(&file).unwrap_or(file));
     let mut was_known = false;

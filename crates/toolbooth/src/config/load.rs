@@ -172,7 +172,7 @@ pub(crate) fn draft(text: &str, file: &Path, data: Option<&Path>) -> Result<Load
 
 /// Returns the configuration file: the named one, the nearest one upwards, or the default path in this
 /// folder.
-pub(crate) fn place(named: Option<&Path>) -> Result<PathBuf, Failure> {
+pub(crate) fn configuration_path(named: Option<&Path>) -> Result<PathBuf, Failure> {
     let here = std::env::current_dir()
         .map_err(|error| Failure::usage(format!("there is no working directory: {error}")))?;
     if let Some(file) = named {

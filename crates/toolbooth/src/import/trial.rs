@@ -121,7 +121,7 @@ pub(crate) async fn run(
     let progress = std::io::stderr().is_terminal();
     if progress && !tried.is_empty() {
         let shown: Vec<&str> = tried.iter().map(|(_, name)| name.as_str()).collect();
-        crate::note(&format!("starting {}", shown.join(", ")));
+        crate::notice(&format!("starting {}", shown.join(", ")));
     }
     let mut starting = JoinSet::new();
     for (kind, name) in tried {
@@ -146,7 +146,7 @@ pub(crate) async fn run(
                 Attempt::NotTried(_) => "not tried".to_owned(),
                 Attempt::Failed(_) => "did not answer".to_owned(),
             };
-            crate::note(&format!("{}: {told}", section.1));
+            crate::notice(&format!("{}: {told}", section.1));
         }
         attempts.insert(section, attempt);
     }

@@ -25,12 +25,12 @@ impl Consent {
             // Importing a section does not trust the other entries of the configuration.
             refused.retain(|name| !added.contains(name));
         } else if asks && !refused.is_empty() {
-            judged.told().iter().for_each(|line| crate::note(line));
+            judged.told().iter().for_each(|line| crate::notice(line));
             if terminal::confirm("start and trust all of this?") {
                 refused.clear();
             } else if refused.len() > 1 {
                 refused.retain(|name| {
-                    judged.told_of(name).iter().for_each(|line| crate::note(line));
+                    judged.told_of(name).iter().for_each(|line| crate::notice(line));
                     !terminal::confirm(&format!("start and trust `{}`?", name.escape_debug()))
                 });
             }
@@ -72,7 +72,7 @@ impl Consent {
     /// Stores the agreed entries as trusted.
     pub(crate) fn keep(&self, judged: &Judged) {
         if let Err(failure) = judged.keep(|name| !self.refused.contains(name)) {
-            crate::note(&format!("the trust is not kept: {}", failure.message));
+            crate::notice(&format!("the trust is not kept: {}", failure.message));
         }
     }
 }

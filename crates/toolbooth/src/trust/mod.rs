@@ -247,7 +247,7 @@ impl Judged {
     /// Asks on the terminal and returns the answer.
     pub(crate) fn ask(&self) -> bool {
         for line in self.told() {
-            crate::note(&line);
+            crate::notice(&line);
         }
         crate::terminal::confirm("trust it?")
     }
@@ -313,7 +313,7 @@ impl Gate {
             return Err(judged.refused());
         }
         if let Err(failure) = judged.keep(|_| true) {
-            crate::note(&format!("this answer holds for this run alone: {}", failure.message));
+            crate::notice(&format!("this answer holds for this run alone: {}", failure.message));
         }
         Ok(judged.into_trusted())
     }
@@ -331,7 +331,7 @@ impl Gate {
             Judged::of(loaded, file)?.keep(|_| true)
         });
         if let Err(failure) = kept {
-            crate::note(&format!("it is not kept as trusted: {}", failure.message));
+            crate::notice(&format!("it is not kept as trusted: {}", failure.message));
         }
     }
 

@@ -15,9 +15,9 @@ use crate::reads::{DamagedRow, PrunedLog, WriterHead};
 
 /// Writes events that do not belong to a call.
 #[derive(Debug)]
-pub struct Note(pub Vec<EventBody>);
+pub struct RecordEvents(pub Vec<EventBody>);
 
-impl Step for Note {
+impl Step for RecordEvents {
     type Answer = ();
 
     fn needs(&self) -> Needs {

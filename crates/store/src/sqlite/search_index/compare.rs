@@ -11,7 +11,7 @@ use toolbooth_audit::LedgerError;
 use super::blocks::{BLOCK, Block, Id, Ids};
 use super::seal::digest_of_block;
 use super::{Found, LOOKUP, VERSION, is_broken, split, tail};
-use crate::shorten;
+use crate::packing;
 use crate::sqlite::connection::connect_to_read;
 use crate::sqlite::schema::place;
 use crate::sqlite::unavailable;
@@ -213,7 +213,7 @@ impl<'c> Comparison<'c> {
         let Some(row) = rows.next()? else { return Ok(None) };
         let body: Vec<u8> = row.get(0)?;
         // The verification of the events reports an event that cannot be read.
-        Ok(shorten::read(&body).ok().map(|fields| Found::read(place, fields)))
+        Ok(packing::read(&body).ok().map(|fields| Found::read(place, fields)))
     }
 
     /// Reports readable events between the last compared one and `end` that are not indexed.

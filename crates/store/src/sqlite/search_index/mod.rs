@@ -35,7 +35,7 @@ use seal::Sealer;
 use super::connection::{BUSY, connect_to_read, keep_a_log, touch};
 use super::schema::{SEQ_BITS, place};
 use super::unavailable;
-use crate::shorten;
+use crate::packing;
 
 /// The file name of the search index.
 pub(super) const LOOKUP: &str = "lookup.db";
@@ -335,7 +335,7 @@ impl Lookup {
         // Unreadable events are skipped; `audit verify` reports them.
         let found = rows
             .into_iter()
-            .filter_map(|(at, body)| Some(Found::read(at, shorten::read(&body).ok()?)));
+            .filter_map(|(at, body)| Some(Found::read(at, packing::read(&body).ok()?)));
         put(&transaction, names, found)?;
         set_end(&transaction, writer, until)?;
         sealer.seal(&transaction)?;

@@ -38,7 +38,7 @@ pub(super) async fn tail(
             let page = operations.events(filter).await.map_err(unreadable)?;
             let events = page.found;
             let before = told.damaged.len();
-            told.note(page.damaged);
+            told.add_damaged(page.damaged);
             whole(told.damaged.get(before..).unwrap_or_default());
             if let Some(last) = events.last() {
                 after = Some(last.place);

@@ -121,7 +121,7 @@ pub(super) async fn export(
     }
     if format == ExportFormat::Jsonl {
         if part {
-            crate::note("a part of the log: `verify` needs all of it");
+            crate::notice("a part of the log: `verify` needs all of it");
             target.write(format!("{}\n", Exporter::part()).as_bytes())?;
         } else {
             target.write(format!("{}\n", exporter.trailer()).as_bytes())?;
@@ -135,7 +135,7 @@ pub(super) async fn export(
 pub(super) fn progress(done: u64, total: u64) {
     use std::io::IsTerminal;
     if total > 100_000 && std::io::stderr().is_terminal() {
-        crate::note(&format!("{done} of {total} event(s)"));
+        crate::notice(&format!("{done} of {total} event(s)"));
     }
 }
 

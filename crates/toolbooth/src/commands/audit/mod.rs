@@ -141,7 +141,7 @@ pub(super) async fn audit(loaded: Trusted, command: Audit) -> Result<bool, Failu
                         })?
                 }
                 None => {
-                    let place = store.clone().unwrap_or_else(|| records::place(&loaded));
+                    let place = store.clone().unwrap_or_else(|| records::store_location(&loaded));
                     let reads = records::reads(&loaded, store.as_deref())
                         .await?
                         .ok_or_else(|| Failure::store("there is no store to verify").at(place))?;

@@ -10,7 +10,7 @@ use toolbooth_import::servers::{self as clients, Imported};
 use toolbooth_import::{Client, Extended, Replaced};
 
 use super::report::{self, KeptServer, Report};
-use super::{Places, questions};
+use super::{NamedPaths, questions};
 use crate::cli::ClientArgs;
 use crate::config;
 use crate::failure::{FAILED, Failure};
@@ -27,14 +27,14 @@ const FILE_BYTES_MAX: u64 = 64 << 20;
 pub(super) fn undo(
     client: Client,
     arguments: ClientArgs,
-    places: Places<'_>,
+    paths: NamedPaths<'_>,
 ) -> Result<bool, Failure> {
     let path = file(client, arguments.file)?;
     let undone = import::undo(client, &path)?;
     // If the configuration cannot be read, the report lists no secrets of it.
-    let target = config::place(places.configuration)?;
+    let target = config::configuration_path(paths.configuration)?;
     let text = std::fs::read_to_string(&target).unwrap_or_default();
-    let secrets = config::draft(&text, &target, places.data)
+    let secrets = config::draft(&text, &target, paths.data)
         .map(|loaded| secrets::kept(&loaded))
         .unwrap_or_default();
     report::undone(&path, &undone, &secrets, arguments.shown.format);
@@ -44,17 +44,17 @@ pub(super) fn undo(
 pub(super) async fn servers(
     client: Client,
     arguments: ClientArgs,
-    places: Places<'_>,
+    paths: NamedPaths<'_>,
     gate: &Gate,
 ) -> Result<bool, Failure> {
     let ClientArgs { file, install, dry_run, no_try, yes, force, secrets, shown, .. } = arguments;
     let path = self::file(client, file)?;
     let mut imported = imported(client, &path)?;
-    let target = config::place(places.configuration)?;
+    let target = config::configuration_path(paths.configuration)?;
     let before = read(&target)?;
     if imported.sections.is_empty() {
         for notice in &imported.notices {
-            crate::note(&format!("note: {notice}"));
+            crate::notice(&format!("note: {notice}"));
         }
         return Err(Failure::new(FAILED, "nothing-to-import", "the file names no servers")
             .at(path.display().to_string()));
@@ -70,7 +70,7 @@ pub(super) async fn servers(
     }
     let Extended { text, added, kept } =
         import::into_configuration(&before, &imported.sections).map_err(at)?;
-    let draft = config::draft(&text, &target, places.data)?;
+    let draft = config::draft(&text, &target, paths.data)?;
     let data = draft.data.clone();
     let mut notices = std::mem::take(&mut imported.notices);
     let unused = disabled.iter().filter(|(name, _)| added.contains(&format!("servers.{name}")));
@@ -91,7 +91,7 @@ pub(super) async fn servers(
     let names: Vec<(&'static str, String)> = sections.keys().cloned().collect();
     let tried = async {
         let text = import::into_configuration(&before, sections).map_err(at)?.text;
-        let draft = config::draft(&text, &target, places.data)?;
+        let draft = config::draft(&text, &target, paths.data)?;
         if dry_run {
             return trial::untried(&draft, &names, "`--dry-run` starts no server");
         }
@@ -135,7 +135,7 @@ pub(super) async fn servers(
     report.stays = stays;
     if switched.is_empty() {
         report.print();
-        crate::note(
+        crate::notice(
             "no server answered: the client's file stays as it is; `--force` replaces them all",
         );
         return Ok(false);
@@ -156,9 +156,9 @@ fn file(client: Client, named: Option<PathBuf>) -> Result<PathBuf, Failure> {
     if let Some(path) = named {
         return Ok(path);
     }
-    let places = client.places();
-    places.iter().find(|path| path.is_file()).cloned().ok_or_else(|| {
-        let looked: Vec<String> = places.iter().map(|path| path.display().to_string()).collect();
+    let paths = client.places();
+    paths.iter().find(|path| path.is_file()).cloned().ok_or_else(|| {
+        let looked: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
         Failure::usage("no configuration of this client was found")
             .hint(format!("name the file; looked at {}", looked.join(", ")))
     })

@@ -23,12 +23,16 @@ use crate::trust::{Gate, Trusted};
 
 /// The configuration and the data folder that the command line names.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Places<'p> {
+pub(super) struct NamedPaths<'p> {
     pub(super) configuration: Option<&'p Path>,
     pub(super) data: Option<&'p Path>,
 }
 
-pub(super) async fn import(what: Import, places: Places<'_>, gate: &Gate) -> Result<bool, Failure> {
+pub(super) async fn import(
+    what: Import,
+    paths: NamedPaths<'_>,
+    gate: &Gate,
+) -> Result<bool, Failure> {
     let (client, arguments) = match what {
         Import::Claude(arguments) => (Client::Claude, arguments),
         Import::Gemini(arguments) => (Client::Gemini, arguments),
@@ -36,15 +40,15 @@ pub(super) async fn import(what: Import, places: Places<'_>, gate: &Gate) -> Res
         Import::Vscode(arguments) => (Client::Vscode, arguments),
         Import::Codex(arguments) => (Client::Codex, arguments),
         Import::Openapi { file, endpoint, write, shown } => {
-            let loaded = config::load(places.configuration, places.data)?;
+            let loaded = config::load(paths.configuration, paths.data)?;
             let loaded = gate.require(loaded)?;
             return operations(loaded, &file, &endpoint, write, shown.format).await;
         }
     };
     if arguments.undo {
-        return client::undo(client, arguments, places);
+        return client::undo(client, arguments, paths);
     }
-    client::servers(client, arguments, places, gate).await
+    client::servers(client, arguments, paths, gate).await
 }
 
 async fn operations(
@@ -78,7 +82,7 @@ async fn operations(
     offline.close().await;
     if contracts.is_empty() {
         for notice in &notices {
-            crate::note(&format!("note: {notice}"));
+            crate::notice(&format!("note: {notice}"));
         }
         let first = notices.first().cloned().unwrap_or_default();
         let message = format!("no operation became a contract; {first}");
@@ -92,7 +96,7 @@ async fn operations(
         written = Some(super::tools::write_contracts(&offline, &all)?);
     }
     for notice in &notices {
-        crate::note(&format!("note: {notice}"));
+        crate::notice(&format!("note: {notice}"));
     }
     match (written, format.is_json()) {
         (Some((file, count)), true) => {

@@ -97,9 +97,9 @@ pub(super) fn undone(
             other.backup.display()
         ));
     }
-    crate::note(&format!("what stood there is kept in {}", undone.display()));
+    crate::notice(&format!("what stood there is kept in {}", undone.display()));
     for secret in secrets {
-        crate::note(&format!("a secret is still kept in `{secret}`"));
+        crate::notice(&format!("a secret is still kept in `{secret}`"));
     }
 }
 
@@ -181,7 +181,7 @@ impl Report<'_> {
         self.attempts();
         let Some(installed) = &self.installed else {
             if !self.is_rehearsal && self.stays.is_empty() {
-                crate::note(
+                crate::notice(
                     "next: `toolbooth list` shows the tools; `--install` points the client at Toolbooth",
                 );
             }
@@ -215,7 +215,7 @@ impl Report<'_> {
                 output::foreign(&format!("  {server}: {old} → {new}"));
             }
         }
-        crate::note("`--undo` brings the client's file back");
+        crate::notice("`--undo` brings the client's file back");
     }
 
     fn attempts(&self) {

@@ -6,7 +6,7 @@ use std::path::{Component, Path, PathBuf};
 
 /// The location of a program to contain.
 #[derive(Debug, Clone)]
-pub struct Place<'a> {
+pub struct ProgramLocation<'a> {
     /// Existing paths that an operator wrote on the command line, the program first.
     pub words: &'a [PathBuf],
     /// Its working directory, to which relative paths are relative.
@@ -22,7 +22,7 @@ pub struct Place<'a> {
 }
 
 /// Resolves a path of a profile on this machine.
-pub(crate) fn absolute(path: &str, place: &Place<'_>) -> PathBuf {
+pub(crate) fn absolute(path: &str, place: &ProgramLocation<'_>) -> PathBuf {
     if let (Some(rest), Some(home)) = (path.strip_prefix("~/"), place.home) {
         return lexical(&home.join(rest));
     }
