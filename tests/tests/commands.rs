@@ -12,32 +12,6 @@ fn stdout(place: &Place, arguments: &[&str]) -> String {
 }
 
 #[test]
-fn a_new_user_gets_going() {
-    let place = Place::new();
-    stdout(&place, &["init"]);
-    let again = place.run(&["init"]);
-    assert_eq!(again.status.code(), Some(2), "nothing is overwritten");
-    let (checked, exit) = place.json(&["check"]);
-    assert_eq!((checked, exit), (json!({ "ok": true, "findings": [] }), 0));
-    let (doctor, exit) = place.json(&["doctor"]);
-    assert_eq!((&doctor["ok"], exit), (&json!(true), 0), "{doctor}");
-    assert!(
-        doctor["checks"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .all(|check| check["name"].is_string() && check["state"].is_string())
-    );
-    let table = stdout(&place, &["list"]);
-    assert!(table.starts_with("TOOL") && table.contains("calculator"), "{table}");
-    let (shown, _) = place.json(&["show", "calculator"]);
-    assert_eq!(shown["contract"]["toolId"], "calculator");
-    assert!(shown["contractDigest"].as_str().unwrap().len() == 64, "{shown}");
-    let (error, exit) = place.json(&["show", "calculater"]);
-    assert_eq!((exit, &error["error"]["hint"]), (1, &json!("did you mean `calculator`?")));
-}
-
-#[test]
 fn records_are_shown_in_every_form() {
     let place = Place::new();
     let (result, _) = place.json(&[
@@ -123,25 +97,4 @@ fn documents_are_parsed_in_a_worker_that_they_cannot_take_along() {
         assert!(result["status"].is_string(), "{result}");
     }
     place.assert_sound();
-}
-
-#[test]
-fn discovery_tells_of_each_source() {
-    let place = Place::new();
-    place.write("toolbooth.toml", "[commands.good]\ndiscover_command = \"cat good.json\"\ncall_command = \"true\"\n[commands.bad]\ndiscover_command = \"false\"\ncall_command = \"true\"\n")
-        .write("good.json", r#"[{"name":"one","description":"d"},{"description":"no name"}]"#);
-    let (told, exit) = place.json(&["discover"]);
-    assert_eq!(exit, 1, "a source does not answer");
-    assert_eq!(told["tools"][0]["toolId"], "one");
-    let source = |name: &str| {
-        told["sources"].as_array().unwrap().iter().find(|s| s["source"] == name).unwrap().clone()
-    };
-    assert_eq!(
-        (
-            &source("command:good")["tools"],
-            source("command:good")["problems"].as_array().unwrap().len()
-        ),
-        (&json!(1), 1)
-    );
-    assert!(source("command:bad")["unhealthy"].as_str().unwrap().contains("exit code 1"));
 }
