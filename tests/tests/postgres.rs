@@ -305,7 +305,7 @@ async fn a_log_is_shortened_up_to_a_checkpoint() {
     }
     let reads = PostgresReads::open(&url).await.expect("opens");
     sound(&reads).await;
-    let gone = reads.gone_page(None, 100).await.expect("reads");
+    let gone = reads.pruned_ranges(None, 100).await.expect("reads");
     assert!(!gone.is_empty(), "its checkpoints but the last");
     // The remaining records keep their proofs.
     let proof = proof::inclusion(&reads, "c0").await.expect("is covered");

@@ -228,8 +228,8 @@ pub enum TemplateError {
     #[error("`{0}` has a brace that stands alone; `{{{{` and `}}}}` are braces")]
     LoneBrace(String),
     /// A placeholder has no name.
-    #[error("`{0}` has a place without a name")]
-    NamelessPlace(String),
+    #[error("`{0}` has a placeholder without a name")]
+    NamelessPlaceholder(String),
     /// A command line has no words.
     #[error("it names no program")]
     NoProgram,
@@ -276,7 +276,7 @@ pub enum FillError {
     #[error("`{0}` is no text, number or truth value")]
     NoText(String),
     /// An argument cannot be written as a parameter.
-    #[error("`{0}` holds what no parameter can say")]
+    #[error("`{0}` cannot be written as a parameter")]
     NoParameter(String),
     /// A list has too many items.
     #[error("`{0}` has too many items")]
@@ -298,7 +298,7 @@ pub enum FillError {
     UndeclaredPart,
     /// The filled template is not a URL.
     #[cfg(feature = "endpoint")]
-    #[error("the URL is none: {0}")]
+    #[error("the URL is not valid: {0}")]
     Url(#[from] url::ParseError),
     /// A text of a body is not a valid template.
     #[error(transparent)]

@@ -18,7 +18,7 @@ use toolbooth_launcher::order::{Net, Order, Run};
 use toolbooth_launcher::wire::Found;
 
 use crate::denials::{DenialExplainer, Program};
-use crate::egress::{AllowList, NetworkRules, Passage};
+use crate::egress::{AllowList, NetworkRules, ProgramNetwork};
 use crate::error::{StartError, Unavailable};
 use crate::outcome::ProgramEnd;
 use crate::own_doors::OwnDoors;
@@ -190,7 +190,7 @@ impl Launcher {
             let allowed = AllowList::parse(hosts).map_err(io::Error::other)?;
             let program = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
             let rules = self.0.rules.clone();
-            passage = Some(Passage::new(allowed, rules, containment.refusals, program));
+            passage = Some(ProgramNetwork::new(allowed, rules, containment.refusals, program));
         }
         let order = Order::Run(Box::new(Run { argv, env, cwd, sandbox_spec }));
         let listeners = passage.map(|passage| passage as Arc<dyn ServeListener>);

@@ -68,7 +68,7 @@ impl ProgramEnd {
             Self::Timeout(what) => format!("used up {what}"),
             Self::OutputLimit(what) | Self::WriteLimit(what) => format!("was ended: {what}"),
             Self::MemoryLimit => "used more memory than it may".to_owned(),
-            Self::Cancelled => "was told to stop".to_owned(),
+            Self::Cancelled => "was cancelled".to_owned(),
             Self::Unstarted(unstarted) => {
                 format!("could not be started: {}: {}", unstarted.step, unstarted.cause)
             }

@@ -136,8 +136,8 @@ impl CommandLine {
 
 /// Creates a program's own folder, for this user alone. Returns its real path.
 fn make_own(folder: &Path) -> std::io::Result<PathBuf> {
-    // A link at this path, or at its parent in the data folder, would lead to the folder of another
-    // user.
+    // A link at this path, or at its parent in the data folder, could lead to a folder that is not this
+    // program's own.
     let is_no_link = || -> std::io::Result<()> {
         for path in [folder.parent(), Some(folder)].into_iter().flatten() {
             if path.symlink_metadata().is_ok_and(|data| data.file_type().is_symlink()) {

@@ -106,7 +106,7 @@ impl Placeholder {
         };
         let path: Vec<String> = name.split('.').map(str::to_owned).collect();
         if path.iter().any(String::is_empty) {
-            return Err(TemplateError::NamelessPlace(text.to_owned()));
+            return Err(TemplateError::NamelessPlaceholder(text.to_owned()));
         }
         Ok(Self { path, optional })
     }

@@ -57,7 +57,7 @@ impl Eq for Cause {}
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LedgerError {
-    /// Nothing was written, or the outcome is unknown. Nothing must be dispatched.
+    /// Nothing was written, or the outcome is unknown. The call must not be dispatched.
     #[error("the store is not available: {reason}")]
     Unavailable {
         /// The reason.

@@ -10,7 +10,7 @@ use toolbooth_contracts::{ErrorCode, Status};
 use crate::LedgerReads;
 use crate::ledger::LedgerError;
 use crate::reads::{Include, RawEntry, WriterHead};
-use crate::verify::{Ends, ExportedHead, GonePages, PART, gone_line};
+use crate::verify::{Ends, ExportedHead, PART, PrunedPages, pruned_line};
 
 /// The number of events per read.
 const PAGE: usize = 1_000;
@@ -21,7 +21,7 @@ pub struct Exporter<'r> {
     reads: &'r dyn LedgerReads,
     heads: Vec<WriterHead>,
     after: Option<(String, u64)>,
-    gone: GonePages<'r>,
+    gone: PrunedPages<'r>,
 }
 
 /// A line of an export.
@@ -30,7 +30,7 @@ pub enum Line {
     /// An event.
     Event(RawEntry),
     /// The remaining hash of pruned events, as JSON.
-    Gone(String),
+    Pruned(String),
 }
 
 impl<'r> Exporter<'r> {
@@ -41,7 +41,7 @@ impl<'r> Exporter<'r> {
     pub async fn begin(reads: &'r dyn LedgerReads) -> Result<Self, LedgerError> {
         let mut heads = reads.heads().await?;
         heads.sort_by(|a, b| a.writer.cmp(&b.writer));
-        Ok(Self { heads, reads, after: None, gone: GonePages::of(reads) })
+        Ok(Self { heads, reads, after: None, gone: PrunedPages::of(reads) })
     }
 
     /// Returns the number of events in the logs, including pruned events.
@@ -64,7 +64,7 @@ impl<'r> Exporter<'r> {
                 continue;
             }
             while let Some((writer, part)) = self.gone.before(&entry.writer, entry.seq).await? {
-                lines.push(Line::Gone(gone_line(&writer, &part)));
+                lines.push(Line::Pruned(pruned_line(&writer, &part)));
             }
             lines.push(Line::Event(entry));
         }

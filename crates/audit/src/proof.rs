@@ -127,7 +127,7 @@ async fn leaves(reads: &dyn LedgerReads, writer: &str, size: u64) -> Result<Leav
     let mut gone = VecDeque::new();
     let mut after = first.clone();
     loop {
-        let page = reads.gone_page(after.take(), 1_000).await?;
+        let page = reads.pruned_ranges(after.take(), 1_000).await?;
         let Some((last, part)) = page.last() else { break };
         after = Some((last.clone(), part.seq));
         let is_past = last.as_str() > writer;

@@ -327,7 +327,7 @@ pub enum Enqueued {
 /// The response to a worker's heartbeat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Heartbeat {
-    /// The worker must continue.
+    /// The worker can continue.
     Go,
     /// Cancellation of the call was requested.
     Cancel,
@@ -360,7 +360,7 @@ pub trait CallQueue: Send + Sync {
     /// As [`CallQueue::enqueue`].
     async fn release(&self, caller: &str, call_id: &str) -> Result<(), LedgerError>;
 
-    /// Reports the progress of a call, and returns whether it must continue.
+    /// Reports the progress of a call, and returns whether to continue.
     ///
     /// # Errors
     /// As [`CallQueue::enqueue`].

@@ -391,7 +391,7 @@ pub trait LedgerReads: Send + Sync {
     ///
     /// # Errors
     /// [`LedgerError::Unavailable`].
-    async fn gone_page(
+    async fn pruned_ranges(
         &self,
         after: Option<(String, u64)>,
         limit: usize,

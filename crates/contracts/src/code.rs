@@ -1,5 +1,5 @@
-//! Status, effect and error codes of a call. Each code has a status, an HTTP status, an audit event and
-//! a safe sentence.
+//! Status, effect and error codes of a call. Each code has a status, an HTTP status and a safe sentence,
+//! and most have an audit event.
 //!
 //! The list is append-only and pinned by a golden file.
 //!

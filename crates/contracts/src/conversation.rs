@@ -122,7 +122,7 @@ pub struct Conversation {
     log_level: Option<LogLevel>,
     ask: Option<Sender<Question>>,
     /// Signalled at each progress, for an intermediary between caller and tool.
-    came_on: Option<Sender<()>>,
+    progress_signal: Option<Sender<()>>,
     cancelled: Cancelled,
 }
 
@@ -217,7 +217,7 @@ impl Conversation {
     pub fn detached() -> (Self, CancelHandle) {
         let (cancel, cancelled) = CancelHandle::pair();
         let (progress, log, ask) = (None, None, None);
-        (Self { progress, log, log_level: None, ask, came_on: None, cancelled }, cancel)
+        (Self { progress, log, log_level: None, ask, progress_signal: None, cancelled }, cancel)
     }
 
     /// Returns the same conversation with log lines from `level` on. `None` = no log lines, as in a new
@@ -256,8 +256,8 @@ impl Conversation {
     /// since the signal was last received. The progress itself is still sent to the caller.
     #[must_use]
     pub fn with_progress_signal(self) -> (Self, Receiver<()>) {
-        let (came_on, signal) = async_channel::bounded(1);
-        (Self { came_on: Some(came_on), ..self }, signal)
+        let (progress_signal, signal) = async_channel::bounded(1);
+        (Self { progress_signal: Some(progress_signal), ..self }, signal)
     }
 
     /// Reports the progress of the tool. If too many messages wait, the oldest is dropped.
@@ -265,8 +265,8 @@ impl Conversation {
         if let Some(mailbox) = &self.progress {
             mailbox.put(progress);
         }
-        if let Some(came_on) = &self.came_on {
-            let _ = came_on.try_send(());
+        if let Some(progress_signal) = &self.progress_signal {
+            let _ = progress_signal.try_send(());
         }
     }
 

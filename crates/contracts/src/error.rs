@@ -9,7 +9,7 @@ pub enum AskError {
     #[error("the caller cannot be asked")]
     NotPossible,
     /// The caller disconnected.
-    #[error("the caller went away")]
+    #[error("the caller disconnected")]
     Gone,
 }
 
@@ -23,7 +23,7 @@ pub struct InvalidName(pub(crate) String);
 #[non_exhaustive]
 pub enum SandboxMismatch {
     /// The executor has no sandbox.
-    #[error("this way to reach a tool has no sandbox")]
+    #[error("this executor has no sandbox")]
     NoSandbox,
     /// The program that it runs is on another machine.
     #[error("its server is not on this machine")]
@@ -66,7 +66,7 @@ pub enum UpstreamError {
     #[error("the server did not answer in time")]
     Timeout,
     /// The caller cancelled the request.
-    #[error("the request was told to stop")]
+    #[error("the request was cancelled")]
     Cancelled,
     /// The server responded, but the response does not conform to the protocol.
     #[error("the server's answer cannot be read: {0}")]

@@ -185,7 +185,7 @@ impl JsonSchema for ContentBlock {
     }
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         schemars::json_schema!({
-            "description": "A content block as MCP has it: an object with a `type`. Types that this version does not know\npass unchanged."
+            "description": "A content block as MCP defines it: an object with a `type`. Types that this version does not know\npass unchanged."
         })
     }
 }
@@ -240,7 +240,8 @@ pub fn size(content: &[ContentBlock], structured: Option<&JsonText>) -> usize {
     list + blocks + structured.map_or(0, JsonText::bytes)
 }
 
-/// Returns the value of `result` if there is no structured content: the first text block read as JSON.
+/// Returns the data to which `result` refers in `receiptFields` if there is no structured content: the
+/// first text block, read as JSON.
 #[must_use]
 pub fn text_as_data(content: &[ContentBlock]) -> Option<Value> {
     let text = content.iter().find_map(ContentBlock::as_text)?;

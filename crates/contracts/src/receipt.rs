@@ -72,7 +72,8 @@ pub struct ReceiptKey {
     /// HMAC of scope and key, in hex; absent where the call had no key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key_digest: Option<String>,
-    /// The same by earlier keys of the store, and the digests of later calls that took the claim over.
+    /// Digests of the call's further keys, of its keys by earlier digest keys of the store, and of later
+    /// calls that took the claim over.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub more_key_digests: Vec<String>,
     /// The id of the store's digest key that made it.

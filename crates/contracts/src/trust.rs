@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 #[cfg_attr(feature = "schemars", derive(JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum TrustLevel {
-    /// The tool may perform any action.
+    /// Any behaviour of the tool must be expected, including harmful actions.
     Untrusted,
     /// The tool should be contained where that is possible.
     Sandbox,

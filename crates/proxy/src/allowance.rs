@@ -34,7 +34,7 @@ impl Allowance {
     }
 
     /// Extends the total limit by `passed`, which does not count.
-    pub(crate) fn stand_still(&mut self, passed: Duration) {
+    pub(crate) fn extend_cap(&mut self, passed: Duration) {
         self.latest += passed;
     }
 }

@@ -100,7 +100,8 @@ pub struct AsyncCalls {
 }
 
 impl AsyncCalls {
-    /// Creates asynchronous calls of `proxy` that wait in `queue`; their receipts are in `reads`.
+    /// Creates the interface for asynchronous calls of `proxy`, which wait in `queue`; their receipts are
+    /// in `reads`.
     pub fn new(proxy: ToolProxy, queue: Arc<dyn CallQueue>, reads: Arc<dyn LedgerReads>) -> Self {
         Self { proxy, queue, reads, handed: Arc::new(Notify::new()), running: Arc::default() }
     }
@@ -264,7 +265,7 @@ impl AsyncCalls {
             }
             Ok(request) => {
                 let result = self.walk(request, &call).await;
-                // A temporary lack of capacity or of records is not an outcome.
+                // A temporary lack of capacity, or an unavailable record store, is not an outcome.
                 let passing = result.effect == Effect::NotStarted
                     && result.error.as_ref().is_some_and(|error| {
                         matches!(error.code, ErrorCode::Overloaded | ErrorCode::RecordUnavailable)

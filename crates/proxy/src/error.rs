@@ -8,7 +8,7 @@ use toolbooth_policy::Denial;
 #[derive(Debug, thiserror::Error)]
 pub enum PinError {
     /// There is no store for pins.
-    #[error("there is no place for pins")]
+    #[error("no store for pins is configured")]
     NoStore,
     /// The store rejected the pin.
     #[error("{0}")]

@@ -302,7 +302,8 @@ impl<'de> Visitor<'de> for Step<'_> {
     }
 }
 
-/// Cuts texts of a result if their total is more than `inline_bytes`; a link follows each cut text.
+/// Cuts large texts of a result, each followed by a link, and replaces large structured content by a link.
+/// Does nothing if neither the texts together nor the structured content have more than `inline_bytes`.
 /// Without a receipt there is nothing to link to.
 pub(crate) fn truncate_large_texts(mut result: ToolResult, inline_bytes: usize) -> ToolResult {
     let Some(receipt_id) = result.receipt_id.clone() else { return result };

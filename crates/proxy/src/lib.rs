@@ -39,7 +39,7 @@ pub use operations::Operations;
 pub use own_tools::{READ_RESULT, SEARCH_TOOLS, own_tools};
 pub use path::StageNote;
 pub use payload_retention::{Intent, PayloadRetention, Results};
-pub use pins::{FirstListing, FirstUse, PinStore, Pinned, PinnedTool, UnkeptPins};
+pub use pins::{FirstListing, FirstUse, InMemoryPins, PinStore, Pinned, PinnedTool};
 pub use plan::check_plan;
 pub use port::{Clock, IdSource, SystemClock, SystemIds};
 pub use proxy::ToolProxy;

@@ -62,10 +62,10 @@ pub trait PinStore: Send + Sync {
 
 /// Pins for this process only, for commands that change nothing.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct UnkeptPins;
+pub struct InMemoryPins;
 
 #[async_trait]
-impl PinStore for UnkeptPins {
+impl PinStore for InMemoryPins {
     async fn pin(&self, listing: FirstListing) -> Result<Pinned, PinError> {
         // Nothing is written, so there are no new pins to report.
         let pinned = listing.added_to(listing.known.clone());

@@ -180,9 +180,9 @@ impl ToolProxy {
         self.0.parts.ledger.record_events(events).await
     }
 
-    /// Renews the writer's lease, marks the claims of lost writers, frees space, and signs a checkpoint
-    /// if one is due. Must be called at start and every [`toolbooth_audit::ledger::RENEW_EVERY`].
-    /// Returns the checkpoint, which must be stored outside.
+    /// Renews the writer's lease, marks the claims of lost writers, frees space, and signs a checkpoint if
+    /// one is due. Must be called at start and every [`toolbooth_audit::ledger::RENEW_EVERY`]. Returns the
+    /// checkpoint, which must also be stored outside the store.
     ///
     /// # Errors
     /// If the store does not respond.

@@ -234,7 +234,7 @@ impl View {
         all
     }
 
-    /// Returns digests that change exactly when this caller's listings change.
+    /// Returns hashes of this caller's listings, by which a change of a listing is detected.
     #[must_use]
     pub fn digest(&self) -> ListingDigests {
         self.derived.digests.of(&self.caller, self.toolset.as_ref(), || {

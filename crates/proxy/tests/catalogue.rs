@@ -20,8 +20,8 @@ use toolbooth_contracts::{
 };
 use toolbooth_policy::{Authorizer, FeatureFlags};
 use toolbooth_proxy::{
-    Catalogue, Clock, Executors, FirstListing, PinError, PinStore, Pinned, ProxyParts, SourceEntry,
-    SystemClock, ToolProxy, UnkeptPins, World, Worlds,
+    Catalogue, Clock, Executors, FirstListing, InMemoryPins, PinError, PinStore, Pinned,
+    ProxyParts, SourceEntry, SystemClock, ToolProxy, World, Worlds,
 };
 use toolbooth_registry::discovered::SourcePolicy;
 use toolbooth_registry::lock::{Approvals, Lock, LockFile};
@@ -284,7 +284,7 @@ async fn a_listing_that_cannot_be_pinned_is_quarantined_until_it_can() {
 
 #[tokio::test(start_paused = true)]
 async fn what_another_process_has_pinned_first_counts() {
-    let other = unlocked(false, Some(Arc::new(UnkeptPins)));
+    let other = unlocked(false, Some(Arc::new(InMemoryPins)));
     other.catalogue.approve_by(first_use(LockFile::empty())).await;
     other.says(Ok("Reads a file of yours."));
     other.catalogue.refresh_all().await;
@@ -302,11 +302,11 @@ async fn what_another_process_has_pinned_first_counts() {
 
 #[tokio::test(start_paused = true)]
 async fn pinned_tools_are_known_before_their_source_answers() {
-    let first = unlocked(false, Some(Arc::new(UnkeptPins)));
+    let first = unlocked(false, Some(Arc::new(InMemoryPins)));
     first.catalogue.approve_by(first_use(LockFile::empty())).await;
     first.catalogue.refresh_all().await;
     let pins = first.worlds.now().approvals().lock.approved().cloned().unwrap();
-    let fixture = unlocked(false, Some(Arc::new(UnkeptPins)));
+    let fixture = unlocked(false, Some(Arc::new(InMemoryPins)));
     assert_eq!(fixture.catalogue.unknown_sources().len(), 1);
     fixture.catalogue.approve_by(first_use(pins)).await;
     fixture.catalogue.restore_locked().await;
@@ -316,7 +316,7 @@ async fn pinned_tools_are_known_before_their_source_answers() {
     // A source that listed nothing is known as well.
     let mut seen = LockFile::empty();
     seen.pin(&Source::Mcp("s".into()), &[], Default::default());
-    let fixture = unlocked(false, Some(Arc::new(UnkeptPins)));
+    let fixture = unlocked(false, Some(Arc::new(InMemoryPins)));
     fixture.catalogue.approve_by(first_use(seen)).await;
     fixture.catalogue.restore_locked().await;
     assert!(fixture.catalogue.unknown_sources().is_empty());

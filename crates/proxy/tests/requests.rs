@@ -36,9 +36,9 @@ use toolbooth_contracts::{
 };
 use toolbooth_policy::{Authorizer, CallerRights, FeatureFlags, Grant, ToolSet, Whitelist};
 use toolbooth_proxy::{
-    Catalogue, Clock, Executors, Limits, PayloadRetention, ProxyParts, RequestError, ServerRequest,
-    SourceEntry, SubscribeRequest, Subscription, SystemClock, ToolProxy, UnkeptPins, UpstreamEntry,
-    Upstreams, View, World, WorldSettings, Worlds,
+    Catalogue, Clock, Executors, InMemoryPins, Limits, PayloadRetention, ProxyParts, RequestError,
+    ServerRequest, SourceEntry, SubscribeRequest, Subscription, SystemClock, ToolProxy,
+    UpstreamEntry, Upstreams, View, World, WorldSettings, Worlds,
 };
 use toolbooth_registry::Source;
 use toolbooth_registry::discovered::SourcePolicy;
@@ -312,7 +312,7 @@ async fn unverified(plan: Plan) -> Fixture {
     }
     let catalogue =
         Catalogue::new(Arc::clone(&worlds), executors.clone(), Guard::default(), sources);
-    let catalogue = Arc::new(catalogue.with_pins(Arc::new(UnkeptPins)));
+    let catalogue = Arc::new(catalogue.with_pins(Arc::new(InMemoryPins)));
     catalogue.want_states().await;
     let ledger = Arc::new(Memory {
         kept: MemoryLedger::new("writer", &[3; 32], &SystemClock::default().now()),

@@ -194,7 +194,7 @@ async fn a_pruned_log_still_verifies_and_still_shows_tampering() {
     }
     prune(&ledger, &ALL, 9, 10).await;
     sound(&ledger).await;
-    let gone = ledger.gone_page(None, 100).await.unwrap();
+    let gone = ledger.pruned_ranges(None, 100).await.unwrap();
     assert!(!gone.is_empty(), "{gone:?}");
     // Prunes again, with the events of the previous pruning in the log.
     for _ in 0..3 {
@@ -329,7 +329,7 @@ async fn the_end_of_a_log_stays_named_when_the_next_log_is_pruned() {
         prune(&ledger, &[kind], 9, 10).await;
         sound(&ledger).await;
     }
-    assert!(!ledger.gone_page(None, 100).await.unwrap().is_empty(), "events are gone");
+    assert!(!ledger.pruned_ranges(None, 100).await.unwrap().is_empty(), "events are gone");
     ledger.close(moment(11)).await.unwrap();
     let ledger = open(folder.path(), "five");
     prune(&ledger, &ALL, 12, 13).await;

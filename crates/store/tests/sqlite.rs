@@ -737,7 +737,7 @@ async fn a_log_that_an_earlier_version_has_shortened_is_taken_over() {
 async fn a_shortened_log_is_taken_over_by(writer: &str) {
     let folder = fixture("version-2-pruned");
     let ledger = open(folder.path(), writer);
-    let gone = ledger.gone_page(None, 100).await.unwrap();
+    let gone = ledger.pruned_ranges(None, 100).await.unwrap();
     assert!(gone.iter().map(|(_, part)| part.size).sum::<u64>() > 40, "{gone:?}");
     let report = verify::store(&ledger, TrustAnchors::default()).await.unwrap();
     assert!(report.ok, "{report:?}");

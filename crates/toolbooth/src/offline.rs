@@ -7,7 +7,8 @@ use std::sync::Arc;
 use toolbooth_adapters::launcher::Launcher;
 use toolbooth_contracts::{ExecutionLog, Guard, ToolId};
 use toolbooth_proxy::{
-    Catalogue, Executors, PinStore, UnkeptPins, Upstreams, World, WorldSettings, Worlds, own_tools,
+    Catalogue, Executors, InMemoryPins, PinStore, Upstreams, World, WorldSettings, Worlds,
+    own_tools,
 };
 use toolbooth_registry::lock::{Lock, locked_id};
 use toolbooth_registry::wire::GivenNames;
@@ -140,7 +141,7 @@ impl OfflineGateway {
         let worlds = Worlds::new(world.with_names());
         let pins: Arc<dyn PinStore> = match loaded.lock_use {
             LockUse::Pin => Arc::new(loaded.pins()),
-            LockUse::Look | LockUse::Write => Arc::new(UnkeptPins),
+            LockUse::Look | LockUse::Write => Arc::new(InMemoryPins),
         };
         let catalogue = Catalogue::new(Arc::clone(&worlds), executors.clone(), guard, sources);
         let catalogue = Arc::new(catalogue.with_pins(pins));

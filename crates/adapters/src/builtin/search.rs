@@ -73,7 +73,7 @@ pub(super) fn add(functions: &mut Functions, endpoint: Option<SearchEndpoint>) -
                         Outcome::Done,
                     ),
                     () = conversation.cancelled() => Outcome::Failed(
-                        ExecutionError::adapter(Effect::Unknown, "the search was told to stop"),
+                        ExecutionError::adapter(Effect::Unknown, "the search was cancelled"),
                     ),
                 }
             })

@@ -1,9 +1,9 @@
 //! Controls the egress of contained programs: the hosts that a profile names, and the checks of
 //! destinations.
 //!
-//! A program's own network leads only to the gateway. [`proxy`] accepts requests of programs that
-//! use a proxy, [`relay`] connections to any address, and [`names`] DNS queries. This module checks
-//! all of them by the address that is actually connected to.
+//! A program's own network leads only to the gateway. [`proxy`] accepts requests of programs that use a
+//! proxy, [`relay`] connections to any address, and [`names`] DNS queries. This module checks connections
+//! by the address that is actually connected to, and queries by their name.
 //!
 //! Path: 7. Doc: execution.md#the-network-of-a-contained-program
 
@@ -254,7 +254,7 @@ fn unlisted(host: &str, port: u16) -> AddressError {
 }
 
 /// The network of one contained program, as the gateway serves it.
-pub(crate) struct Passage {
+pub(crate) struct ProgramNetwork {
     allowed: AllowList,
     rules: NetworkRules,
     execution_log: ExecutionLog,
@@ -275,7 +275,7 @@ struct NamesByAddress {
     order: VecDeque<IpAddr>,
 }
 
-impl ServeListener for Passage {
+impl ServeListener for ProgramNetwork {
     fn serve(self: Arc<Self>, listener: Listener, fd: OwnedFd) -> io::Result<Box<dyn Send>> {
         let passage = self;
         let task = match listener.kind {
@@ -292,7 +292,7 @@ impl ServeListener for Passage {
     }
 }
 
-impl Passage {
+impl ProgramNetwork {
     pub(crate) fn new(
         allowed: AllowList,
         rules: NetworkRules,
@@ -440,7 +440,13 @@ impl Passage {
     fn record_refusal(&self, host: &str, port: u16, reason: &str) {
         // Repeated refusals are counted and logged once.
         if self.execution_log.egress_refused(host, port, reason) {
-            tracing::warn!(program = self.program, host, port, reason, "a way out is refused");
+            tracing::warn!(
+                program = self.program,
+                host,
+                port,
+                reason,
+                "an outbound connection is refused"
+            );
         }
     }
 

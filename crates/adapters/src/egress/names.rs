@@ -20,7 +20,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use super::Passage;
+use super::ProgramNetwork;
 use super::relay::accept;
 
 /// Maximum bytes of a query; no supported query is longer.
@@ -87,7 +87,7 @@ impl Datagrams {
     }
 }
 
-pub(super) async fn serve_datagrams(passage: Arc<Passage>, datagrams: Datagrams) {
+pub(super) async fn serve_datagrams(passage: Arc<ProgramNetwork>, datagrams: Datagrams) {
     let datagrams = Arc::new(datagrams);
     let slots = Arc::new(Semaphore::new(QUESTIONS_MAX));
     let mut answering = JoinSet::new();
@@ -109,12 +109,12 @@ pub(super) async fn serve_datagrams(passage: Arc<Passage>, datagrams: Datagrams)
     }
 }
 
-pub(super) async fn serve_streams(passage: Arc<Passage>, listener: TcpListener) {
+pub(super) async fn serve_streams(passage: Arc<ProgramNetwork>, listener: TcpListener) {
     accept(passage, listener, CONVERSATIONS_MAX, converse).await;
 }
 
 /// Answers queries over a connection, each with its length before it (RFC 1035, 4.2.2).
-async fn converse(passage: Arc<Passage>, mut stream: TcpStream) {
+async fn converse(passage: Arc<ProgramNetwork>, mut stream: TcpStream) {
     loop {
         let reading = async {
             let length = usize::from(stream.read_u16().await?);
@@ -137,7 +137,7 @@ async fn converse(passage: Arc<Passage>, mut stream: TcpStream) {
 }
 
 /// Returns the response to a query; `None` = the bytes are not a query.
-async fn answer(passage: &Passage, bytes: &[u8]) -> Option<Vec<u8>> {
+async fn answer(passage: &ProgramNetwork, bytes: &[u8]) -> Option<Vec<u8>> {
     let question = Message::from_vec(bytes).ok()?;
     if question.metadata.message_type != MessageType::Query {
         return None;
@@ -170,7 +170,7 @@ async fn answer(passage: &Passage, bytes: &[u8]) -> Option<Vec<u8>> {
 
 /// Returns the addresses of a name; none for record types that are not looked up.
 async fn look_up(
-    passage: &Passage,
+    passage: &ProgramNetwork,
     name: &str,
     kind: RecordType,
 ) -> Result<Vec<IpAddr>, ResponseCode> {
@@ -214,7 +214,7 @@ mod tests {
     use super::super::{AllowList, NetworkRules};
     use super::*;
 
-    fn passage(hosts: &[&str]) -> Arc<Passage> {
+    fn passage(hosts: &[&str]) -> Arc<ProgramNetwork> {
         let hosts: Vec<String> = hosts.iter().map(|host| (*host).to_owned()).collect();
         let rules = NetworkRules::default().with_resolver(Arc::new(|name, port| {
             Box::pin(async move {
@@ -225,7 +225,7 @@ mod tests {
             })
         }));
         let allowed = AllowList::parse(&hosts).unwrap();
-        Passage::new(allowed, rules, ExecutionLog::default(), "p".to_owned())
+        ProgramNetwork::new(allowed, rules, ExecutionLog::default(), "p".to_owned())
     }
 
     /// Returns a query as programs send it.

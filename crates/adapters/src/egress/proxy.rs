@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional_with_sizes};
 use tokio::net::{TcpListener, TcpStream};
 
-use super::Passage;
+use super::ProgramNetwork;
 use super::relay::{BUFFER_BYTES, CONNECT_TIMEOUT, accept};
 use crate::net_guard::ResolveError;
 
@@ -22,7 +22,7 @@ const HEADERS_MAX: usize = 100;
 /// Time for a head to arrive.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 
-pub(super) async fn serve(passage: Arc<Passage>, listener: TcpListener) {
+pub(super) async fn serve(passage: Arc<ProgramNetwork>, listener: TcpListener) {
     accept(passage, listener, usize::MAX >> 4, pass).await;
 }
 
@@ -37,7 +37,7 @@ struct Wanted {
 /// A refusal that the program sees.
 struct Refused(u16, &'static str, String);
 
-async fn pass(passage: Arc<Passage>, mut stream: TcpStream) {
+async fn pass(passage: Arc<ProgramNetwork>, mut stream: TcpStream) {
     let handled = async {
         let (head, rest) = read_head(&mut stream).await?;
         let wanted = wanted(&head)?;
@@ -70,7 +70,7 @@ async fn pass(passage: Arc<Passage>, mut stream: TcpStream) {
 }
 
 /// Connects to the destination if it is allowed.
-async fn reach(passage: &Passage, wanted: &Wanted) -> Result<TcpStream, Refused> {
+async fn reach(passage: &ProgramNetwork, wanted: &Wanted) -> Result<TcpStream, Refused> {
     let (host, port) = (wanted.host.as_str(), wanted.port);
     let addresses = match passage.resolve(host, port).await {
         Ok(addresses) => addresses,

@@ -13,7 +13,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use super::Passage;
+use super::ProgramNetwork;
 
 /// Timeout for connecting to a destination.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
@@ -25,10 +25,10 @@ const REST: Duration = Duration::from_millis(50);
 /// Accepts connections of a program without end, within its share of the gateway's connections. At
 /// most `most` of this listener run at once; further ones wait in the kernel's bounded queue.
 pub(super) async fn accept<F>(
-    passage: Arc<Passage>,
+    passage: Arc<ProgramNetwork>,
     listener: TcpListener,
     most: usize,
-    handle: impl Fn(Arc<Passage>, TcpStream) -> F,
+    handle: impl Fn(Arc<ProgramNetwork>, TcpStream) -> F,
 ) where
     F: Future<Output = ()> + Send + 'static,
 {
@@ -55,11 +55,11 @@ pub(super) async fn accept<F>(
     }
 }
 
-pub(super) async fn serve(passage: Arc<Passage>, listener: TcpListener) {
+pub(super) async fn serve(passage: Arc<ProgramNetwork>, listener: TcpListener) {
     accept(passage, listener, usize::MAX >> 4, carry).await;
 }
 
-async fn carry(passage: Arc<Passage>, mut stream: TcpStream) {
+async fn carry(passage: Arc<ProgramNetwork>, mut stream: TcpStream) {
     let Ok(to) = stream.local_addr() else { return };
     let reset = |stream: &TcpStream| {
         // The program must see a reset, not a response that ended early.

@@ -47,11 +47,11 @@ fn every_public_host_is_named_by_port() {
     assert_eq!(list(&["a.example:*"]).ports(), [443]);
 }
 
-fn passage(entries: &[&str], allowed: &[&str]) -> Arc<Passage> {
+fn passage(entries: &[&str], allowed: &[&str]) -> Arc<ProgramNetwork> {
     let allowed: Vec<String> = allowed.iter().map(|range| (*range).to_owned()).collect();
     let rules = NetworkRules::parse(&allowed).unwrap();
     rules.doors().add("127.0.0.1:7717".parse().unwrap());
-    Passage::new(list(entries), rules, ExecutionLog::default(), "p".to_owned())
+    ProgramNetwork::new(list(entries), rules, ExecutionLog::default(), "p".to_owned())
 }
 
 #[test]
@@ -109,7 +109,7 @@ async fn look_ups_of_a_program_are_bounded() {
         NetworkRules::default().with_resolver(Arc::new(|_, _| Box::pin(std::future::pending())));
     let passage = |rules: &NetworkRules| {
         let execution_log = ExecutionLog::default();
-        Arc::new(Passage::new(list(&["*"]), rules.clone(), execution_log, "p".to_owned()))
+        Arc::new(ProgramNetwork::new(list(&["*"]), rules.clone(), execution_log, "p".to_owned()))
     };
     let (greedy, other) = (passage(&rules), passage(&rules));
     for _ in 0..LOOKUPS_OF_PROGRAM_MAX {
@@ -136,7 +136,7 @@ async fn more_look_ups_than_run_at_once_wait_for_their_turn() {
         })
     }));
     let execution_log = ExecutionLog::default();
-    let passage = Arc::new(Passage::new(list(&["*"]), rules, execution_log, "p".to_owned()));
+    let passage = Arc::new(ProgramNetwork::new(list(&["*"]), rules, execution_log, "p".to_owned()));
     let mut asking = tokio::task::JoinSet::new();
     for _ in 0..LOOKUPS_MAX * 2 {
         let passage = Arc::clone(&passage);

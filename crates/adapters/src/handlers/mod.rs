@@ -216,7 +216,7 @@ impl Handlers {
 }
 
 impl Lent {
-    fn give_back(self) {
+    fn refund(self) {
         lock(&self.pool.state).idle.push((self.of, self.worker));
         drop(self.slot);
     }
@@ -273,7 +273,7 @@ async fn answered(
             if let Reply::Error(sentence) = &reply {
                 lent.worker.explain(sentence, &stderr, &dispatch.execution_log);
             }
-            lent.give_back();
+            lent.refund();
             finished(reply, stderr, domain, handler)
         }
         Some(Err(failure)) => {
@@ -372,7 +372,7 @@ impl Executor for Handlers {
             None if pool.slots.available_permits() == 0 => return Readiness::Ready,
             None => match self.borrow(domain, &file, profile.as_ref()).await {
                 Ok(lent) => {
-                    lent.give_back();
+                    lent.refund();
                     known(&pool).unwrap_or_default()
                 }
                 Err(reason) => return Readiness::NotConfigured(reason.to_string()),
@@ -423,7 +423,7 @@ fn cancelled(effect: Effect) -> ExecutionError {
         code: ErrorCode::Cancelled,
         effect,
         safe: None,
-        internal: "the handler was told to stop".to_owned(),
+        internal: "the handler was cancelled".to_owned(),
     }
 }
 

@@ -166,7 +166,7 @@ impl Worker {
         let hello = match hello {
             Ok(Ok(line)) => line,
             Ok(Err(failure)) => {
-                let words = worker.last_words().await.1;
+                let words = worker.last_output().await.1;
                 let why = worker.denied(&words);
                 let output = format!("{words}{why}");
                 return Err(HandlerError::Ended { reason: failure.internal, output });
@@ -252,7 +252,7 @@ impl Worker {
         let line = match self.line().await {
             Ok(line) => line,
             Err(failure) => {
-                let (ended, words) = self.last_words().await;
+                let (ended, words) = self.last_output().await;
                 return Err(Failure { internal: words, ended, ..failure });
             }
         };
@@ -272,7 +272,7 @@ impl Worker {
     }
 
     /// Returns the exit and the last output of a worker that no longer replies.
-    async fn last_words(&mut self) -> (Option<ProgramEnd>, String) {
+    async fn last_output(&mut self) -> (Option<ProgramEnd>, String) {
         let ended = tokio::time::timeout(SETTLE_TIMEOUT, self.running.ended()).await;
         let ended = ended.ok();
         let how = match &ended {

@@ -89,12 +89,12 @@ impl Ticket {
 /// The deadline of a request: its timeout after the request was made, or after the last progress
 /// notification.
 #[derive(Debug)]
-pub(super) struct Patience {
+pub(super) struct RequestDeadline {
     began: Instant,
     heard: watch::Receiver<Instant>,
 }
 
-impl Patience {
+impl RequestDeadline {
     /// Resolves when the deadline has passed.
     pub(super) async fn over(&mut self, timeout: Duration) {
         loop {
@@ -148,7 +148,7 @@ impl Calls {
     }
 
     /// Registers a new request. On a closed connection it already has an error as its response.
-    pub(super) fn open(self: &Arc<Self>, purpose: Purpose) -> (Ticket, Patience) {
+    pub(super) fn open(self: &Arc<Self>, purpose: Purpose) -> (Ticket, RequestDeadline) {
         let (tell, answer) = oneshot::channel();
         let (acknowledge, acknowledged) = match purpose {
             Purpose::Subscription => {
@@ -173,7 +173,7 @@ impl Calls {
             }
         }
         drop(state);
-        let patience = Patience { began, heard: hears };
+        let patience = RequestDeadline { began, heard: hears };
         let sent = Arc::default();
         let ticket = Ticket { id, answer, acknowledged, sent, calls: Arc::clone(self) };
         (ticket, patience)

@@ -20,7 +20,7 @@ use super::envelope;
 use super::fault::{Answered, Failure, Fault};
 use super::greeting::Greeting;
 use super::headers;
-use super::http::{Http, Post, Posted, Speech};
+use super::http::{Http, Post, Posted, SessionHeaders};
 use super::notifications::Incoming;
 use super::request::Request;
 use super::results::RpcResult;
@@ -53,7 +53,7 @@ impl Line {
         ticket: &mut Ticket,
         request: &Request<'_>,
         meta: &Map<String, Value>,
-        speech: &Speech,
+        speech: &SessionHeaders,
         headers: HeaderMap,
     ) -> Posted {
         let body = request.bytes(ticket.id, meta);
@@ -96,7 +96,7 @@ fn received(answer: Result<Answered, tokio::sync::oneshot::error::RecvError>) ->
 pub(super) struct Channel {
     pub(super) line: Line,
     pub(super) greeting: Greeting,
-    pub(super) speech: Speech,
+    pub(super) speech: SessionHeaders,
     log_level: tokio::sync::Mutex<Option<LogLevel>>,
     session_is_over: AtomicBool,
     /// Whether it is known if the server notifies of changes.
@@ -106,7 +106,7 @@ pub(super) struct Channel {
 }
 
 impl Channel {
-    pub(super) fn new(line: Line, greeting: Greeting, speech: Speech) -> Self {
+    pub(super) fn new(line: Line, greeting: Greeting, speech: SessionHeaders) -> Self {
         Self {
             line,
             greeting,
@@ -169,7 +169,7 @@ impl Channel {
                 _ => (),
             }
         }
-        let stderr = self.child().map(Shared::last_words).unwrap_or_default();
+        let stderr = self.child().map(Shared::last_output).unwrap_or_default();
         Err(Failure { fault, sent: ticket.was_sent(), stderr })
     }
 

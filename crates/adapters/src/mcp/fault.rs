@@ -24,7 +24,7 @@ pub(super) enum Fault {
     #[error("the server did not answer in time")]
     Timeout,
     /// The caller cancelled the request.
-    #[error("the request was told to stop")]
+    #[error("the request was cancelled")]
     Cancelled,
     /// The response does not follow the protocol.
     #[error("the server's answer cannot be read: {0}")]

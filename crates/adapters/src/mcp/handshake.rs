@@ -16,7 +16,7 @@ use super::envelope;
 use super::fault::Fault;
 use super::greeting::{self, Greeting};
 use super::headers;
-use super::http::Speech;
+use super::http::SessionHeaders;
 use super::results::RpcResult;
 
 /// How long a child may leave the modern handshake unanswered before the legacy one is tried. Legacy
@@ -40,7 +40,7 @@ pub(super) async fn greet(
     line: &Line,
     known: Option<Era>,
     timeout: Duration,
-) -> Result<(Greeting, Speech), Ungreeted> {
+) -> Result<(Greeting, SessionHeaders), Ungreeted> {
     let (mut ticket, _) = line.incoming.calls.open(Purpose::Own);
     if known == Some(Era::Legacy) {
         let failed = match initialize(line).await {
@@ -68,21 +68,22 @@ pub(super) async fn greet(
 }
 
 /// Reads the result of the modern handshake.
-fn modern(result: RpcResult) -> Result<(Greeting, Speech), Ungreeted> {
-    let greeting = greeting::discovered(&result.tree())
-        .ok_or_else(|| Ungreeted::Confused("the answer to `server/discover` is none".to_owned()))?;
+fn modern(result: RpcResult) -> Result<(Greeting, SessionHeaders), Ungreeted> {
+    let greeting = greeting::discovered(&result.tree()).ok_or_else(|| {
+        Ungreeted::Confused("the response to `server/discover` is not valid".to_owned())
+    })?;
     Ok((greeting, modern_speech()))
 }
 
-fn modern_speech() -> Speech {
-    Speech { version: Some(version::modern().to_owned()), session: None }
+fn modern_speech() -> SessionHeaders {
+    SessionHeaders { version: Some(version::modern().to_owned()), session: None }
 }
 
 async fn discover(
     line: &Line,
     ticket: &mut Ticket,
     timeout: Duration,
-) -> Result<(Greeting, Speech), Ungreeted> {
+) -> Result<(Greeting, SessionHeaders), Ungreeted> {
     let request = greeting::discover();
     let speech = modern_speech();
     let (patience, headers) = match &line.transport {
@@ -117,10 +118,10 @@ fn operator_message(fault: &Fault) -> String {
 }
 
 /// Performs the legacy handshake.
-pub(super) async fn initialize(line: &Line) -> Result<(Greeting, Speech), Ungreeted> {
+pub(super) async fn initialize(line: &Line) -> Result<(Greeting, SessionHeaders), Ungreeted> {
     let request = greeting::initialize();
     let (mut ticket, _) = line.incoming.calls.open(Purpose::Own);
-    let speech = Speech::default();
+    let speech = SessionHeaders::default();
     let none = HeaderMap::new();
     let posted = line.exchange(&mut ticket, &request, &request.meta, &speech, none).await;
     let result = match posted.answered {
@@ -129,7 +130,8 @@ pub(super) async fn initialize(line: &Line) -> Result<(Greeting, Speech), Ungree
     };
     let greeting = greeting::initialized(&result.tree())
         .map_err(|error| Ungreeted::Confused(error.to_string()))?;
-    let speech = Speech { version: Some(greeting.version.clone()), session: posted.session };
+    let speech =
+        SessionHeaders { version: Some(greeting.version.clone()), session: posted.session };
     let body = envelope::notification("notifications/initialized", &Map::new());
     match &line.transport {
         Transport::Stdio(stdio) => stdio.notify(body).await,

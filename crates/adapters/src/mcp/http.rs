@@ -45,7 +45,7 @@ type Body = BoxStream<'static, Result<Bytes, reqwest::Error>>;
 
 /// The protocol headers of a connection's requests.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Speech {
+pub(super) struct SessionHeaders {
     /// The version, once it is negotiated.
     pub(super) version: Option<String>,
     /// The session of a legacy server.
@@ -123,7 +123,7 @@ impl Http {
     fn marked(
         &self,
         method: http::Method,
-        speech: &Speech,
+        speech: &SessionHeaders,
         headers: HeaderMap,
     ) -> reqwest::RequestBuilder {
         let mut all = self.headers.clone();
@@ -144,7 +144,7 @@ impl Http {
     /// Sends a request and reads until its response; other messages are dispatched to `incoming`.
     pub(super) async fn post(
         &self,
-        speech: &Speech,
+        speech: &SessionHeaders,
         post: Post<'_>,
         incoming: &Incoming,
     ) -> Posted {
@@ -159,7 +159,7 @@ impl Http {
     /// limit.
     pub(super) async fn post_at_once(
         &self,
-        speech: &Speech,
+        speech: &SessionHeaders,
         post: Post<'_>,
         incoming: &Incoming,
     ) -> Posted {
@@ -196,7 +196,7 @@ impl Http {
     /// Reads the response from a body that is not a stream.
     async fn whole(
         &self,
-        speech: &Speech,
+        speech: &SessionHeaders,
         response: reqwest::Response,
         id: u64,
         sent: &AtomicBool,
@@ -237,7 +237,7 @@ impl Http {
     /// Dispatches a message and returns the response to `id` if the message is that response.
     async fn take(
         &self,
-        speech: &Speech,
+        speech: &SessionHeaders,
         message: Message,
         id: u64,
         incoming: &Incoming,
@@ -266,7 +266,7 @@ impl Http {
     /// Reads the response from a stream of events.
     async fn streamed(
         &self,
-        speech: &Speech,
+        speech: &SessionHeaders,
         response: reqwest::Response,
         id: u64,
         incoming: &Incoming,
@@ -327,7 +327,7 @@ impl Http {
     /// The status, if the server returned one.
     async fn open_stream(
         &self,
-        speech: &Speech,
+        speech: &SessionHeaders,
         last: Option<&str>,
     ) -> Result<Body, Option<StatusCode>> {
         let mut headers = HeaderMap::new();
@@ -350,7 +350,7 @@ impl Http {
     /// server has accepted or refused the stream.
     pub(super) async fn hear(
         &self,
-        speech: &Speech,
+        speech: &SessionHeaders,
         incoming: &Incoming,
         answered: impl Fn(),
     ) -> bool {
@@ -402,14 +402,14 @@ impl Http {
     }
 
     /// Replies to a request of the server, unless too many replies are in progress.
-    async fn reply(&self, speech: &Speech, body: Vec<u8>) {
+    async fn reply(&self, speech: &SessionHeaders, body: Vec<u8>) {
         if let Ok(_place) = self.replies.try_acquire() {
             self.notify(speech, body, HeaderMap::new()).await;
         }
     }
 
     /// Sends a message that has no response.
-    pub(super) async fn notify(&self, speech: &Speech, body: Vec<u8>, headers: HeaderMap) {
+    pub(super) async fn notify(&self, speech: &SessionHeaders, body: Vec<u8>, headers: HeaderMap) {
         let request = self
             .marked(http::Method::POST, speech, headers)
             .header(ACCEPT, "application/json, text/event-stream")
@@ -419,7 +419,7 @@ impl Http {
     }
 
     /// Ends a session.
-    pub(super) async fn delete(&self, speech: &Speech) {
+    pub(super) async fn delete(&self, speech: &SessionHeaders) {
         if speech.session.is_some() {
             let request = self.marked(http::Method::DELETE, speech, HeaderMap::new());
             let _ = tokio::time::timeout(DELETE_TIMEOUT, request.send()).await;

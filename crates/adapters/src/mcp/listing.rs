@@ -175,7 +175,7 @@ impl Pager<'_> {
             match next {
                 Some(next) if !seen.insert(next.clone()) => {
                     let shown: String = next.chars().take(80).collect();
-                    let told = format!("the server's cursor `{shown}` goes in a circle");
+                    let told = format!("the server repeats its cursor `{shown}`");
                     return Err(Unlisted::Other(told));
                 }
                 Some(next) => cursor = Some(next),

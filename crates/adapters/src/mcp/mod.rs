@@ -261,7 +261,7 @@ fn cancelled() -> ExecutionError {
         code: ErrorCode::Cancelled,
         effect: Effect::NotStarted,
         safe: None,
-        internal: "the call was told to stop".to_owned(),
+        internal: "the call was cancelled".to_owned(),
     }
 }
 

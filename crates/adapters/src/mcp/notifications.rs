@@ -130,7 +130,7 @@ impl Notices {
     pub(super) fn tell(self: &Arc<Self>, uri: String, caller: Option<String>) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         if waiting.order.len() >= NOTICES_MAX || self.sender.is_closed() {
-            tracing::debug!("a notice that finds no place");
+            tracing::debug!("a notice is dropped");
             return;
         }
         let notice = (uri, caller);

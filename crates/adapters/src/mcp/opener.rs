@@ -186,7 +186,7 @@ impl Opener {
     pub(super) fn starting_output(&self) -> String {
         let starting = lock(&self.starting).take();
         let Some(shared) = starting else { return self.refused() };
-        let output = shared.last_words();
+        let output = shared.last_output();
         format!("\n{output}{}{}", shared.denied(&output), self.refused())
     }
 

@@ -41,7 +41,7 @@ const SETTLE_TIMEOUT: Duration = Duration::from_secs(2);
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(200);
 const DRAINS_MAX: u32 = 10_000;
 /// Time for the launcher to end the remaining processes.
-const BURIAL_TIMEOUT: Duration = Duration::from_secs(10);
+const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum time that closing waits for all of these steps.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(6);
 
@@ -94,7 +94,7 @@ impl Shared {
     }
 
     /// Takes the recent output of the child, with its exit status if it has ended.
-    pub(super) fn last_words(&self) -> String {
+    pub(super) fn last_output(&self) -> String {
         let stderr = crate::text::plain(&std::mem::take(&mut lock(&self.stderr).kept));
         match &*lock(&self.exit) {
             Some(ended) => {
@@ -256,7 +256,7 @@ async fn reap(child: &Running) {
     }
     child.kill();
     if !ended {
-        let _ = tokio::time::timeout(BURIAL_TIMEOUT, child.ended()).await;
+        let _ = tokio::time::timeout(KILL_TIMEOUT, child.ended()).await;
     }
 }
 

@@ -1,5 +1,5 @@
-//! Finds the secrets given to tools in their results: literal, in base64, percent-encoded, and
-//! behind JSON escapes.
+//! Finds, in the results of tools, the secrets that the tools were given: literal, in base64,
+//! percent-encoded, and behind JSON escapes.
 //!
 //! Doc: execution.md#known-secrets
 

@@ -1,4 +1,4 @@
-//! Resolves settings that may contain secrets at the last moment and never shows them.
+//! Resolves settings, which may contain secrets, only when they are used and never shows them.
 //!
 //! Doc: execution.md#secrets
 

@@ -123,7 +123,7 @@ impl Head {
             .is_some_and(|since_ms| open >= due.events || now_ms - since_ms >= age_ms)
     }
 
-    /// Records that a checkpoint was checked for at `now_ms`.
+    /// Records that it was checked whether a checkpoint is due at `now_ms`.
     pub(crate) fn check_due(&mut self, now_ms: i64) {
         self.covered.since_ms = self.open_since(now_ms).unwrap_or_default();
     }

@@ -1,8 +1,9 @@
 //! Prunes a log: replaces events that no longer account for a record with the hashes of their
 //! subtrees.
 //!
-//! The root of the log stays the signed root. Logs are shortened block by block. An event under a
-//! signed checkpoint states the remaining events of a block. Further removals have no such event.
+//! The root of the log stays the signed root. Logs are shortened block by block. An event under a signed
+//! checkpoint states the remaining events of a block. Verification detects any other removal, because no
+//! such event states it.
 //!
 //! Doc: records.md#retention
 

@@ -33,7 +33,7 @@ use crate::reads::{
 };
 
 /// Maximum number of consecutive steps to free space; calls continue between them.
-const ROOM_STEPS_MAX: usize = 64;
+const FREE_SPACE_STEPS_MAX: usize = 64;
 
 /// Runs the steps of one writer, and reads the written records.
 pub trait StepRunner: Send + Sync + 'static {
@@ -158,7 +158,7 @@ impl<R: StepRunner> Ledger for Recorder<R> {
 
     async fn free_space(&self, at: Moment) -> Result<u64, LedgerError> {
         let mut removed = 0;
-        for _ in 0..ROOM_STEPS_MAX {
+        for _ in 0..FREE_SPACE_STEPS_MAX {
             if self.runner.disk_space() == DiskSpace::Enough {
                 break;
             }
@@ -285,12 +285,12 @@ impl<R: StepRunner> LedgerReads for Recorder<R> {
         self.runner.reads().heads().await
     }
 
-    async fn gone_page(
+    async fn pruned_ranges(
         &self,
         after: Option<(String, u64)>,
         limit: usize,
     ) -> Result<Vec<(String, PrunedRange)>, LedgerError> {
-        self.runner.reads().gone_page(after, limit).await
+        self.runner.reads().pruned_ranges(after, limit).await
     }
 
     async fn key_ids(&self) -> Result<Option<Vec<String>>, LedgerError> {

@@ -33,7 +33,7 @@ pub enum Failure {
     /// The loaded records are outdated. Nothing was written, and everything must be loaded again.
     Outdated,
     /// The store is unavailable. Nothing was written.
-    Away(LedgerError),
+    Unavailable(LedgerError),
     /// The store rejects the data, or cannot read the requested records. Nothing was written.
     Refused(LedgerError),
     /// The outcome of the commit is unknown.
@@ -315,9 +315,11 @@ impl<B: Backend> Writer<B> {
 
     fn finish(&mut self, batch: Vec<Box<dyn Job>>, committed: Result<(), Failure>) {
         let committed = committed.map_err(|failure| match failure {
-            Failure::Away(error) | Failure::Refused(error) | Failure::Unknown(error) => error,
+            Failure::Unavailable(error) | Failure::Refused(error) | Failure::Unknown(error) => {
+                error
+            }
             Failure::Outdated => {
-                LedgerError::unavailable("others change the same records all the time")
+                LedgerError::unavailable("other processes keep changing the same records")
             }
         });
         self.status.set_health(committed.as_ref().err());
@@ -328,10 +330,10 @@ impl<B: Backend> Writer<B> {
 
     async fn commit(&mut self, needs: Needs, jobs: &mut [Box<dyn Job>]) -> Result<(), Failure> {
         if self.stopped {
-            return Err(Failure::Away(LedgerError::Closed));
+            return Err(Failure::Unavailable(LedgerError::Closed));
         }
         if self.unproven
-            && let Some(late) = self.recover().await.map_err(Failure::Away)?
+            && let Some(late) = self.recover().await.map_err(Failure::Unavailable)?
         {
             // The callers of that commit received an error.
             self.orphans.extend(late.begun);
@@ -360,7 +362,7 @@ impl<B: Backend> Writer<B> {
                 Ok(())
             }
             Err(Failure::Unknown(error)) => {
-                tracing::error!(%error, "a commit failed; the store has to prove sound");
+                tracing::error!(%error, "a commit failed; the store is checked before the next write");
                 // Report the error immediately, because recovery can be slow.
                 self.status.set_health(Some(&error));
                 self.unproven = true;

@@ -154,7 +154,7 @@ impl LedgerReads for Memory {
         }])
     }
 
-    async fn gone_page(
+    async fn pruned_ranges(
         &self,
         _: Option<(String, u64)>,
         _: usize,

@@ -195,7 +195,7 @@ impl<'e> Chains<'e> {
                     continue;
                 }
                 let message = format!(
-                    "an event between {} and {} was changed: {} says otherwise",
+                    "an event between {} and {} was changed: {} names another root",
                     log.sound,
                     size.saturating_sub(1),
                     wanted.by
@@ -260,7 +260,7 @@ impl<'e> Chains<'e> {
         } else if size == head.size
             && head.root.as_ref().is_some_and(|root| *root != log.frontier.root().to_string())
         {
-            let message = "the store's own note of the log's root differs";
+            let message = "the root of the log that the store has differs";
             self.problems.add("head-differs", writer, None, message);
         }
         self.compare(writer, &mut log);
@@ -275,14 +275,14 @@ impl<'e> Chains<'e> {
         // The first version stored neither.
         let is_legacy = row.checkpoint.is_none() && head.root.is_none();
         let checks = [
-            ("began", started.is_none_or(|started| row.started == *started)),
-            ("ended", row.stopped == expected.stops.contains_key(writer)),
-            ("was named for good", !row.named || expected.is_named(writer, head.size, !is_legacy)),
-            ("was last signed", is_legacy || row.checkpoint.as_ref() == expected.notes.get(writer)),
-            ("ends", is_legacy || head.root.is_some() || !expected.notes.contains_key(writer)),
+            ("start time", started.is_none_or(|started| row.started == *started)),
+            ("end", row.stopped == expected.stops.contains_key(writer)),
+            ("named end", !row.named || expected.is_named(writer, head.size, !is_legacy)),
+            ("last checkpoint", is_legacy || row.checkpoint.as_ref() == expected.notes.get(writer)),
+            ("root", is_legacy || head.root.is_some() || !expected.notes.contains_key(writer)),
         ];
         for (what, _) in checks.into_iter().filter(|(_, fits)| !fits) {
-            let message = format!("the row of the writer says otherwise of how its log {what}");
+            let message = format!("the row of the writer contradicts its log: {what}");
             self.problems.add("head-differs", writer, None, message);
         }
     }

@@ -81,7 +81,7 @@ struct GonePart {
 }
 
 /// Returns the line for a pruned range of a log.
-pub(crate) fn gone_line(writer: &str, part: &PrunedRange) -> String {
+pub(crate) fn pruned_line(writer: &str, part: &PrunedRange) -> String {
     let (writer, root) = (writer.to_owned(), part.root.to_string());
     let gone = GonePart { writer, seq: part.seq, size: part.size, root };
     serde_json::to_string(&GoneLine { gone }).unwrap_or_default()
@@ -92,7 +92,7 @@ fn gone_of(text: &str) -> Option<(String, PrunedRange)> {
     let line: GoneLine = serde_json::from_str(text).ok()?;
     let GonePart { writer, seq, size, root } = line.gone;
     let part = PrunedRange { seq, size, root: Hash::parse(&root)? };
-    (gone_line(&writer, &part) == text).then_some((writer, part))
+    (pruned_line(&writer, &part) == text).then_some((writer, part))
 }
 
 /// Maximum length of a line of an export, in bytes.
@@ -159,7 +159,7 @@ pub fn export<R: BufRead>(
     let mut readable = false;
     while line(&mut reader, &mut text)?.is_some() {
         if rest && text == last {
-            // Nothing must follow the trailer, not even another trailer.
+            // No line may follow the trailer, not even another trailer.
             rest = false;
             continue;
         }

@@ -15,9 +15,9 @@ mod store;
 mod survey;
 
 pub use export::export;
-pub(crate) use export::{Ends, ExportedHead, PART, gone_line};
+pub(crate) use export::{Ends, ExportedHead, PART, pruned_line};
 pub use report::{PROBLEMS_MAX, Problem, VerifyReport};
-pub(crate) use store::GonePages;
+pub(crate) use store::PrunedPages;
 pub use store::store;
 
 use std::collections::BTreeMap;

@@ -195,7 +195,7 @@ impl<'e> Records<'e> {
         match (&fields.log_digest, &read.log) {
             (None, None) => (),
             (None, Some(_)) => {
-                let message = "an agent log stands where its event names none";
+                let message = "an agent log exists, but its event names none";
                 self.problems.add("log-unaccounted", writer, seq, message);
             }
             (Some(digest), Some(record)) => {
@@ -547,7 +547,8 @@ impl<'e> Records<'e> {
             self.problems.add("log-unaccounted", "", None, message);
         }
         for place in &records.milestones {
-            let message = format!("{place} is said to be an event about a log, and is none");
+            let message =
+                format!("{place} is listed as a milestone, but the event there is not one");
             self.problems.add("changed", "", None, message);
         }
         for row in &records.damaged {

@@ -135,21 +135,21 @@ impl<'r> Pages<'r> {
 }
 
 /// The pruned ranges of the logs, in order.
-pub(crate) struct GonePages<'r> {
+pub(crate) struct PrunedPages<'r> {
     reads: &'r dyn LedgerReads,
     page: VecDeque<(String, PrunedRange)>,
     after: Option<(String, u64)>,
     ended: bool,
 }
 
-impl<'r> GonePages<'r> {
+impl<'r> PrunedPages<'r> {
     pub(crate) fn of(reads: &'r dyn LedgerReads) -> Self {
         Self { reads, page: VecDeque::new(), after: None, ended: false }
     }
 
     async fn fill(&mut self) -> Result<(), LedgerError> {
         if self.page.is_empty() && !self.ended {
-            let page = self.reads.gone_page(self.after.clone(), PAGE).await?;
+            let page = self.reads.pruned_ranges(self.after.clone(), PAGE).await?;
             self.ended = page.is_empty();
             let next = page.last().map(|(writer, part)| (writer.clone(), part.seq));
             progress("gone", &self.after, &next)?;
@@ -203,7 +203,7 @@ async fn replay(
 ) -> Result<BTreeMap<String, u64>, LedgerError> {
     let mut beyond: BTreeMap<String, u64> = BTreeMap::new();
     let mut pages = Pages::of(reads, Include::Records);
-    let mut gone = GonePages::of(reads);
+    let mut gone = PrunedPages::of(reads);
     let mut ahead = pages.next().await?;
     while let Some(page) = ahead {
         // The next page is read while the digests of this page are computed.

@@ -354,7 +354,7 @@ impl LogFindings {
 
     /// Reports an event that is listed as a milestone but is not one.
     pub(super) fn stranger(&mut self, writer: &str, seq: u64) {
-        let message = "an event stands among those about the log itself";
+        let message = "an event is listed as a milestone, but is not one";
         self.problems.add("changed", writer, seq, message);
     }
 

@@ -131,7 +131,7 @@ pub(super) fn receipt_fields(entry: &RegistryEntry<'_>, report: &mut Report) {
     }
     let texts = items.iter().filter_map(Value::as_str);
     if let Some(twice) = crate::json::first_duplicate(texts) {
-        let message = format!("`{}` stands there twice", shown(twice));
+        let message = format!("`{}` is listed twice", shown(twice));
         report.error(Code::InvalidReceiptField, path, message);
     }
 }

@@ -189,7 +189,7 @@ impl<'t> Reader<'t> {
             }
             if !self.doubles && !keys.insert(key.clone()) {
                 let message =
-                    format!("the key `{}` stands twice in one object", key.escape_debug());
+                    format!("the key `{}` occurs twice in one object", key.escape_debug());
                 let fault = self.fault(JsonFaultKind::DuplicateKey, key_at, message);
                 self.pass_or(fault)?;
             }

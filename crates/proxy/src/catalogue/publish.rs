@@ -13,7 +13,8 @@ use crate::world::{Judged, World};
 /// Quarantined tools of one change that are recorded one by one.
 const NOTICES_MAX: usize = 200;
 
-/// A tool or an item that was put into quarantine. An audit event is written for each.
+/// A tool or an item that was put into quarantine. At most `NOTICES_MAX` of one change are kept; the caller
+/// of [`Catalogue::take_quarantined`] records an audit event for each.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Quarantined {
     /// The tool's id; an item's id with its kind, such as `prompt:s.greet`.

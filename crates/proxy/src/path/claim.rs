@@ -1,5 +1,5 @@
-//! Stage 6: one durable step that returns the earlier outcome, or approves, charges and claims the
-//! call.
+//! Stage 6: one durable step that returns the earlier outcome, or checks the approval, charges the limits
+//! and claims the call.
 //!
 //! Path: 6. Doc: call-path.md#stages
 
@@ -33,7 +33,8 @@ const DUPLICATE_POLL: Duration = Duration::from_millis(100);
 /// The same, if the duplicate runs in this process and signals its end.
 const DUPLICATE_CHECK: Duration = Duration::from_secs(1);
 
-/// A durable claim: the tool can be dispatched once. Only this stage constructs it.
+/// A granted claim, durable unless it is relaxed: the tool can be dispatched once. Only this stage
+/// constructs it.
 pub(super) struct ClaimedCall {
     pub(super) found: FoundTool,
     pub(super) permit: Permit,

@@ -101,10 +101,10 @@ async fn try_run(
     let conversation = found.entered.conversation.clone();
     let (inner_conversation, cancel) = conversation.with_own_cancel();
     let (inner_conversation, questions) = inner_conversation.with_own_questions();
-    let (inner_conversation, came_on) = match found.tool.adapter() {
+    let (inner_conversation, progress_signal) = match found.tool.adapter() {
         AdapterId::Mcp(_) => {
-            let (conversation, came_on) = inner_conversation.with_progress_signal();
-            (conversation, Some(came_on))
+            let (conversation, progress_signal) = inner_conversation.with_progress_signal();
+            (conversation, Some(progress_signal))
         }
         _ => (inner_conversation, None),
     };
@@ -127,7 +127,7 @@ async fn try_run(
                     break ErrorCode::AdapterFailed;
                 }
                 let spent = state.parts.clock.monotonic().saturating_sub(asked);
-                allowance.stand_still(spent);
+                allowance.extend_cap(spent);
                 let until = timer.deadline() + spent;
                 timer.as_mut().reset(until);
             }
@@ -142,7 +142,7 @@ async fn try_run(
                 }
             }
             // Last, so that no flood of progress hides the timeout.
-            () = next(came_on.as_ref()) => timer.as_mut().reset(allowance.until()),
+            () = next(progress_signal.as_ref()) => timer.as_mut().reset(allowance.until()),
         }
     };
     cancel.cancel();
@@ -154,9 +154,7 @@ async fn try_run(
                 Err(ExecutionError { code: cause, safe: None, ..error })
             }
             Err(error) => Err(cut(cause, Effect::Unknown, &error.internal)),
-            Ok(_) => {
-                Err(cut(cause, Effect::Unknown, "the tool answered after it was told to stop"))
-            }
+            Ok(_) => Err(cut(cause, Effect::Unknown, "the tool answered after it was cancelled")),
         },
         Err(_) => {
             tracing::warn!(tool.id = %contract.tool_id, "a tool outlives its time");

@@ -42,8 +42,8 @@ pub(super) fn guard(state: &ProxyState, resolved: Resolved) -> Result<Guarded, R
             return Err(invalid_arguments(found.entered.trail, &[reason.to_error()]));
         }
     };
-    // The door's rules can reveal facts about the tool, so they apply only to a caller with its
-    // permissions. The policy refuses the others.
+    // The door's rules can reveal facts about the tool, so they apply only if the caller has the
+    // permissions that the tool requires. The policy refuses other callers.
     let rules = found.entered.asked.rules.take().filter(|_| access.has_permissions());
     let ruled = match rules {
         Some(rules) => rules.apply(contract, arguments.clone()),

@@ -19,7 +19,7 @@ pub(super) struct FoundTool {
     pub(super) tool: Arc<RegisteredTool>,
 }
 
-/// A tool that the caller can know and that is active. Only this stage constructs it.
+/// A tool that the caller may see and that is active. Only this stage constructs it.
 pub(super) struct Resolved {
     pub(super) found: FoundTool,
     pub(super) access: Access,

@@ -97,7 +97,7 @@ pub(super) async fn send(
     let cap = allowance::cap(&state.parts.limits, entry.timeout);
     let allowance = Allowance::begin(entry.timeout, cap, left);
     let (own, cancel) = conversation.with_own_cancel();
-    let (own, came_on) = own.with_progress_signal();
+    let (own, progress_signal) = own.with_progress_signal();
     let upstream = Arc::clone(&entry.upstream);
     let asking = async move { upstream.request_within(ask, &caller, within.as_ref(), own).await };
     let mut task = state.tasks.spawn(asking);
@@ -107,14 +107,14 @@ pub(super) async fn send(
         tokio::select! {
             biased;
             ended = &mut task => return ended.unwrap_or_else(|error| {
-                tracing::error!(%error, "a way to a server broke");
+                tracing::error!(%error, "the task of a request to a server failed");
                 Err(UpstreamError::Unreachable(ErrorCode::AdapterFailed.safe_sentence().to_owned()))
             }),
             () = &mut timer => break UpstreamError::Timeout,
             () = state.ending.cancelled() => break UpstreamError::Cancelled,
             () = conversation.cancelled() => break UpstreamError::Cancelled,
             // Last, so that no flood of progress hides the timeout.
-            Ok(()) = came_on.recv() => timer.as_mut().reset(allowance.until()),
+            Ok(()) = progress_signal.recv() => timer.as_mut().reset(allowance.until()),
         }
     };
     cancel.cancel();

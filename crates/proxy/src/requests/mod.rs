@@ -57,7 +57,7 @@ async fn run(
 ) -> Result<(Box<CallTrail>, Value), Stop> {
     let entered = resolve::enter(state, request, conversation)?;
     if matches!(entered.asked, Ask::Subscribe { .. } | Ask::Unsubscribe { .. }) {
-        let message = "subscriptions are not asked for this way";
+        let message = "use `subscribe` for subscriptions";
         return Err(Refused::new(entered.trail, ErrorCode::InvalidArgs).saying(message).into());
     }
     let verified = resolve::verify_source(state, entered).await?;

@@ -25,8 +25,8 @@ pub(super) struct Target {
 }
 
 impl Target {
-    /// Finds the item that a request names; `None` if it does not exist. Does not check whether the
-    /// caller can know it.
+    /// Finds the item that a request names; `None` if it does not exist. Does not check whether the caller
+    /// may see it.
     pub(super) fn find(upstreams: &Upstreams, world: &World, ask: &Ask) -> Option<Self> {
         match ask {
             Ask::GetPrompt { name, arguments } => {
@@ -109,8 +109,8 @@ impl Target {
         })
     }
 
-    /// Returns the status of the item. This can take long, so it is not called for a caller from whom
-    /// the item is hidden.
+    /// Returns the status of the item. It is not called for a caller from whom the item is hidden, because
+    /// the time that it takes would reveal the item.
     pub(super) fn status<'w>(&self, world: &'w World) -> &'w ToolStatus {
         match self.kind {
             ItemKind::Resource => world.resource_status(&self.server, &self.key),

@@ -102,7 +102,7 @@ pub(super) fn failed(error: Error) -> Failure {
         // SQLSTATE classes of data, constraints, syntax and access, and program limits.
         Some("22" | "23" | "42" | "54") => Failure::Refused(text),
         // The class of `lock_not_available`, which `lock_timeout` raises.
-        Some("55") => Failure::Away(text),
+        Some("55") => Failure::Unavailable(text),
         _ => Failure::Unknown(text),
     }
 }
@@ -156,7 +156,9 @@ impl PostgresBackend {
                 self.session = Some(session);
                 Err(failure)
             }
-            (_, Failure::Away(error) | Failure::Refused(error)) => Err(Failure::Unknown(error)),
+            (_, Failure::Unavailable(error) | Failure::Refused(error)) => {
+                Err(Failure::Unknown(error))
+            }
             (_, _) => Err(Failure::Unknown(late())),
         }
     }

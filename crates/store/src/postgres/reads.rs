@@ -589,7 +589,7 @@ impl LedgerReads for PostgresReads {
         Ok(self.rows(&sql, &Conditions::default()).await?.iter().map(head).collect())
     }
 
-    async fn gone_page(
+    async fn pruned_ranges(
         &self,
         after: Option<(String, u64)>,
         limit: usize,

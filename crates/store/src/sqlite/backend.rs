@@ -102,7 +102,7 @@ impl SqliteBackend {
                 }
                 match (ended, refused) {
                     (true, refused) => Err(refused),
-                    (false, Failure::Away(error) | Failure::Refused(error)) => {
+                    (false, Failure::Unavailable(error) | Failure::Refused(error)) => {
                         Err(Failure::Unknown(error))
                     }
                     (false, refused) => Err(refused),
@@ -147,7 +147,7 @@ impl SqliteBackend {
                 .map_err(|error| match error.sqlite_error_code() {
                     // Another process has held the write lock for too long; no transaction has
                     // begun.
-                    Some(ErrorCode::DatabaseBusy) => Failure::Away(unavailable(error)),
+                    Some(ErrorCode::DatabaseBusy) => Failure::Unavailable(unavailable(error)),
                     _ => failed(error),
                 })?;
             let version = "PRAGMA data_version";
@@ -168,7 +168,7 @@ impl SqliteBackend {
         }
         // Checked inside a transaction, since the WAL exists only from the first one on.
         let checked = self.check_files();
-        checked.or_else(|error| self.within(|_| Err(Failure::Away(error))))
+        checked.or_else(|error| self.within(|_| Err(Failure::Unavailable(error))))
     }
 
     fn end(&mut self, how: &str) -> Result<(), Failure> {

@@ -288,7 +288,7 @@ pub(super) fn log_page(
 }
 
 /// Returns the removed subtrees of logs after a place, at most `limit`.
-pub(super) fn gone_page(
+pub(super) fn pruned_ranges(
     database: &Connection,
     after: Option<(String, u64)>,
     limit: usize,

@@ -26,7 +26,7 @@ use toolbooth_contracts::receipt::{AuditPlace, ClaimState, Receipt};
 use super::compact::{Compact, Shown};
 use super::connection::connect_to_read;
 use super::error::OpenError;
-use super::log_pages::{Naming, RawText, column, gone_page, log_page, writer_name};
+use super::log_pages::{Naming, RawText, column, log_page, pruned_ranges, writer_name};
 use super::queries::{EVENT, LOG, body, keys, limited};
 use super::rows::{CALL, HEAD, RECEIPT, call, head_of, receipt_row};
 use super::schema::{SEQ_BITS, place};
@@ -653,12 +653,12 @@ impl LedgerReads for SqliteReads {
         .await
     }
 
-    async fn gone_page(
+    async fn pruned_ranges(
         &self,
         after: Option<(String, u64)>,
         limit: usize,
     ) -> Result<Vec<(String, PrunedRange)>, LedgerError> {
-        self.run(move |reader| gone_page(&reader.database, after, limit)).await
+        self.run(move |reader| pruned_ranges(&reader.database, after, limit)).await
     }
 
     async fn key_ids(&self) -> Result<Option<Vec<String>>, LedgerError> {

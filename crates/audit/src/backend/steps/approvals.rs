@@ -105,7 +105,7 @@ pub(super) fn charge(
 
 /// Refunds the charges of a call that did not start; the next event accounts for the refund.
 /// Returns the digest of the refunded approval for that event, if there is one.
-pub(super) fn give_back(
+pub(super) fn refund(
     set: &WorkingSet,
     receipt: &Receipt,
     rate_per_min: Option<u64>,

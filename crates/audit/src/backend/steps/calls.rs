@@ -149,7 +149,7 @@ impl Step for ReleaseCall {
     }
 }
 
-/// Reports the progress of a call, and returns whether it must continue.
+/// Reports the progress of a call, and returns whether to continue.
 #[derive(Debug)]
 pub struct BeatCall {
     /// The call.

@@ -50,7 +50,7 @@ impl Step for SignCheckpoint {
     }
 
     fn decide(&self, set: &WorkingSet) -> Result<(Option<String>, Changes), LedgerError> {
-        let mut changes = Changes { looked_ms: Some(self.at.epoch_ms), ..Changes::default() };
+        let mut changes = Changes { due_checked_ms: Some(self.at.epoch_ms), ..Changes::default() };
         if !set.head().is_due(self.due, self.at.epoch_ms) {
             return Ok((None, changes));
         }

@@ -94,7 +94,7 @@ impl Step for Settle {
         }
         let given_back = match effect {
             Effect::NotStarted => {
-                approvals::give_back(set, &receipt, self.settlement.rate_per_min, &mut changes)?
+                approvals::refund(set, &receipt, self.settlement.rate_per_min, &mut changes)?
             }
             _ => None,
         };
@@ -243,7 +243,7 @@ impl Step for Abandon {
             changes.free_keys(&receipt);
         }
         let given_back = match effect {
-            Effect::NotStarted => approvals::give_back(set, &receipt, None, &mut changes)?,
+            Effect::NotStarted => approvals::refund(set, &receipt, None, &mut changes)?,
             _ => None,
         };
         let mut body = about(&receipt, AuditEventKind::ToolSettledLate, &self.at);

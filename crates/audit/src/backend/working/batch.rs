@@ -138,7 +138,7 @@ impl WorkingSet {
             }
             batch.calls.insert(name, call);
         }
-        if let Some(now_ms) = changes.looked_ms {
+        if let Some(now_ms) = changes.due_checked_ms {
             self.head.check_due(now_ms);
         }
         if changes.upkeep.checkpoint.is_some() {

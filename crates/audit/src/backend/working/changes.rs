@@ -85,8 +85,8 @@ pub struct Changes {
     pub calls: Vec<QueuedCall>,
     /// Dispatched claims: receipt id, fence and time.
     pub begun: Vec<(String, u64, Moment)>,
-    /// The time at which a checkpoint was requested, in milliseconds.
-    pub looked_ms: Option<i64>,
+    /// The time at which it was checked whether a checkpoint is due, in milliseconds.
+    pub due_checked_ms: Option<i64>,
     /// Changes other than the records of calls.
     pub upkeep: Upkeep,
 }

@@ -34,7 +34,7 @@ fn an_upgrade_that_was_interrupted_is_done_again() {
                 report.problems.iter().all(|problem| problem.writer == "ended"),
                 "{version}: {report:?}"
             );
-            let gone = block_on(ledger.gone_page(None, 100)).unwrap();
+            let gone = block_on(ledger.pruned_ranges(None, 100)).unwrap();
             let gone: u64 = gone.iter().map(|(_, part)| part.size).sum();
             assert!(gone >= pruned && (pruned > 0 || gone == 0), "{version}: {gone}");
             let taken = block_on(CallQueue::queued(&ledger, "local", "queued")).unwrap();

@@ -89,13 +89,13 @@ pub(super) async fn export(
         for line in &page {
             let entry = match line {
                 Line::Event(entry) => entry,
-                Line::Gone(line) if format == ExportFormat::Jsonl && !part => {
+                Line::Pruned(line) if format == ExportFormat::Jsonl && !part => {
                     if !target.write(format!("{line}\n").as_bytes())? {
                         return Ok(true);
                     }
                     continue;
                 }
-                Line::Gone(_) => continue,
+                Line::Pruned(_) => continue,
             };
             let event: Option<AuditEvent> = serde_json::from_str(&entry.bytes).ok();
             let within = event.as_ref().is_none_or(|event| {
