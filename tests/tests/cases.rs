@@ -9,8 +9,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use serde::Deserialize;
-use serde_json::Value;
+use serde::{Deserialize, Deserializer};
+use serde_json::{Value, json};
 use toolbooth_tests::{Gateway, Place, repository, request};
 
 /// One case.
@@ -24,6 +24,9 @@ struct Case {
     /// The content of files after the last step; `null` if the file must not exist.
     #[serde(default)]
     files: BTreeMap<String, Option<String>>,
+    /// Whether records must exist after the last step; always so after a request.
+    #[serde(default)]
+    records: bool,
     /// Whether nothing is written into the data folder.
     #[serde(default)]
     writes_nothing: bool,
@@ -37,8 +40,11 @@ enum Step {
         run: Vec<String>,
         exit: i32,
         /// The expected JSON document.
-        #[serde(default)]
+        #[serde(default, deserialize_with = "present")]
         gives: Option<Value>,
+        /// Parts of standard output.
+        #[serde(default)]
+        prints: Vec<String>,
         /// Parts of standard error.
         #[serde(default)]
         errors: Vec<String>,
@@ -52,38 +58,80 @@ enum Step {
         #[serde(default)]
         body: Value,
         status: u16,
-        #[serde(default)]
+        #[serde(default, deserialize_with = "present")]
         gives: Option<Value>,
     },
 }
 
-/// The reason why a value does not match; `None` if it matches.
-///
-/// An object matches if each expected member matches; arrays have the same length. `"<text>"` matches any text,
-/// `"<any>"` any value that exists, `"<absent>"` a missing one, `"<contains:TEXT>"` a text with TEXT.
-fn mismatch(expected: &Value, found: &Value, place: &str) -> Option<String> {
-    let matches = match (expected, found) {
-        (Value::String(pattern), _) if pattern == "<any>" => !found.is_null(),
-        (Value::String(pattern), _) if pattern == "<absent>" => found.is_null(),
-        (Value::String(pattern), _) if pattern == "<text>" => found.is_string(),
-        (Value::String(pattern), Value::String(text)) => {
-            let part = pattern.strip_prefix("<contains:").and_then(|rest| rest.strip_suffix('>'));
-            part.map_or(pattern == text, |part| text.contains(part))
-        }
-        (Value::Object(members), Value::Object(own)) => {
-            return members.iter().find_map(|(name, member)| {
-                let own = own.get(name).unwrap_or(&Value::Null);
-                mismatch(member, own, &format!("{place}/{name}"))
-            });
-        }
-        (Value::Array(items), Value::Array(own)) if items.len() == own.len() => {
-            let mut pairs = items.iter().zip(own).enumerate();
-            return pairs
-                .find_map(|(at, (item, own))| mismatch(item, own, &format!("{place}/{at}")));
-        }
-        _ => expected == found,
-    };
-    (!matches).then(|| format!("{place}: expected {expected}, found {found}"))
+/// Reads a member that is present, which may be `null`.
+fn present<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Value>, D::Error> {
+    Value::deserialize(from).map(Some)
+}
+
+/// Compares documents with what a case expects.
+#[derive(Default)]
+struct Matcher {
+    /// Values that earlier documents had at `"<save:NAME>"`.
+    saved: BTreeMap<String, Value>,
+}
+
+impl Matcher {
+    /// Returns why a value does not match; `None` if it matches. `found` is `None` where there is no value.
+    ///
+    /// An object matches if each expected member matches; arrays have the same length. A text between `<` and
+    /// `>` is a pattern: `docs/development.md` lists them.
+    fn mismatch(&mut self, expected: &Value, found: Option<&Value>, place: &str) -> Option<String> {
+        let text = found.and_then(Value::as_str);
+        let matches = match expected {
+            Value::String(pattern) if pattern.starts_with('<') && pattern.ends_with('>') => {
+                match pattern.trim_matches(['<', '>']).split_once(':') {
+                    Some(("contains", part)) => text.is_some_and(|text| text.contains(part)),
+                    Some(("length", length)) => {
+                        text.is_some_and(|text| length.parse() == Ok(text.len()))
+                    }
+                    Some(("save", name)) => {
+                        let value = found.cloned().unwrap_or(Value::Null);
+                        self.saved.insert(name.to_owned(), value);
+                        found.is_some()
+                    }
+                    Some(("saved", name)) => found.is_some() && self.saved.get(name) == found,
+                    None if pattern == "<any>" => found.is_some_and(|found| !found.is_null()),
+                    None if pattern == "<text>" => text.is_some(),
+                    None if pattern == "<absent>" => found.is_none(),
+                    _ => return Some(format!("{place}: `{pattern}` is not a pattern")),
+                }
+            }
+            Value::Object(members) if members.len() == 1 && members.contains_key("<exact>") => {
+                members.get("<exact>") == found
+            }
+            Value::Object(members) if members.len() == 1 && members.contains_key("<each>") => {
+                let items = found.and_then(Value::as_array).filter(|items| !items.is_empty());
+                let Some(items) = items else { return Some(format!("{place}: expected items")) };
+                return items.iter().enumerate().find_map(|(at, item)| {
+                    self.mismatch(&members["<each>"], Some(item), &format!("{place}/{at}"))
+                });
+            }
+            Value::Object(members) => match found.and_then(Value::as_object) {
+                Some(own) => {
+                    return members.iter().find_map(|(name, member)| {
+                        self.mismatch(member, own.get(name), &format!("{place}/{name}"))
+                    });
+                }
+                None => false,
+            },
+            Value::Array(items) => match found.and_then(Value::as_array) {
+                Some(own) if own.len() == items.len() => {
+                    return items.iter().zip(own).enumerate().find_map(|(at, (item, own))| {
+                        self.mismatch(item, Some(own), &format!("{place}/{at}"))
+                    });
+                }
+                _ => false,
+            },
+            scalar => found == Some(scalar),
+        };
+        let shown = || found.map_or_else(|| "nothing".to_owned(), Value::to_string);
+        (!matches).then(|| format!("{place}: expected {expected}, found {}", shown()))
+    }
 }
 
 fn copy(from: &Path, to: &Path) {
@@ -98,9 +146,14 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-fn run(place: &Place, step: &Step, gateway: &mut Option<Gateway>) -> Result<(), String> {
+fn run(
+    place: &Place,
+    step: &Step,
+    gateway: &mut Option<Gateway>,
+    matcher: &mut Matcher,
+) -> Result<(), String> {
     match step {
-        Step::Run { run, exit, gives, errors } => {
+        Step::Run { run, exit, gives, prints, errors } => {
             let mut arguments: Vec<&str> = run.iter().map(String::as_str).collect();
             if gives.is_some() {
                 arguments.extend(["--format", "json"]);
@@ -122,6 +175,9 @@ fn run(place: &Place, step: &Step, gateway: &mut Option<Gateway>) -> Result<(), 
             if let Some(lacking) = errors.iter().find(|part| !stderr.contains(part.as_str())) {
                 return Err(format!("standard error lacks `{lacking}`: {}", all()));
             }
+            if let Some(lacking) = prints.iter().find(|part| !text.contains(part.as_str())) {
+                return Err(format!("standard output lacks `{lacking}`: {}", all()));
+            }
             let Some(gives) = gives else {
                 // Errors of usage are on standard error alone.
                 let is_clean = *exit != 2 || text.is_empty();
@@ -129,7 +185,8 @@ fn run(place: &Place, step: &Step, gateway: &mut Option<Gateway>) -> Result<(), 
             };
             let found: Value = serde_json::from_str(&text)
                 .map_err(|error| format!("no JSON ({error}): {}", all()))?;
-            mismatch(gives, &found, "").map_or(Ok(()), |wrong| Err(format!("{wrong}\n{}", all())))
+            let wrong = matcher.mismatch(gives, Some(&found), "");
+            wrong.map_or(Ok(()), |wrong| Err(format!("{wrong}\n{}", all())))
         }
         Step::Request { request: line, headers, body, status, gives } => {
             let gateway = gateway.get_or_insert_with(|| place.serve());
@@ -146,7 +203,7 @@ fn run(place: &Place, step: &Step, gateway: &mut Option<Gateway>) -> Result<(), 
             if got != *status {
                 return Err(format!("{line} {body}: expected {status}, found {got}: {answer}"));
             }
-            let wrong = gives.as_ref().and_then(|gives| mismatch(gives, &answer, ""));
+            let wrong = gives.as_ref().and_then(|gives| matcher.mismatch(gives, Some(&answer), ""));
             wrong.map_or(Ok(()), |wrong| Err(format!("{line} {body}: {wrong}\n{answer}")))
         }
     }
@@ -164,15 +221,29 @@ fn hold(folder: &Path) -> Result<(), String> {
     for own in ["case.json", "README.md"] {
         std::fs::remove_file(place.path().join(own)).unwrap();
     }
-    let mut gateway = None;
-    for (at, step) in case.steps.iter().enumerate() {
-        run(&place, step, &mut gateway).map_err(|error| format!("step {at}: {error}"))?;
+    if case.steps.is_empty() {
+        return Err("there are no steps".to_owned());
     }
+    let (mut gateway, mut matcher) = (None, Matcher::default());
+    for (at, step) in case.steps.iter().enumerate() {
+        run(&place, step, &mut gateway, &mut matcher)
+            .map_err(|error| format!("step {at}: {error}"))?;
+    }
+    let has_served = gateway.is_some();
     if let Some(gateway) = gateway {
-        gateway.stop();
+        let (exit, _, stderr) = gateway.stop();
+        if exit != Some(0) || stderr.contains("panicked") {
+            return Err(format!("the gateway ended with {exit:?}: {stderr}"));
+        }
     }
     for (name, content) in &case.files {
-        let found = std::fs::read_to_string(place.path().join(name)).ok();
+        let path = place.path().join(name);
+        let found = match path.symlink_metadata() {
+            Err(_) => None,
+            Ok(_) => {
+                Some(std::fs::read_to_string(&path).map_err(|error| format!("`{name}`: {error}"))?)
+            }
+        };
         if found != *content {
             return Err(format!("`{name}`: expected {content:?}, found {found:?}"));
         }
@@ -181,9 +252,9 @@ fn hold(folder: &Path) -> Result<(), String> {
     if case.writes_nothing && data.exists() {
         return Err("the data folder was made".to_owned());
     }
-    if data.join("toolbooth.db").exists() {
+    if has_served || case.records || data.join("toolbooth.db").exists() {
         let (report, exit) = place.json(&["audit", "verify"]);
-        if exit != 0 {
+        if exit != 0 || report["ok"] != true {
             return Err(format!("the records are not sound: {report}"));
         }
     }
@@ -209,19 +280,37 @@ fn every_case_holds() {
 
 #[test]
 fn a_case_that_does_not_match_is_found() {
-    let found = serde_json::json!({ "a": [1, { "b": "text" }], "c": null });
-    let of = |expected: Value| mismatch(&expected, &found, "");
-    assert_eq!(of(serde_json::json!({ "a": [1, { "b": "<text>" }] })), None);
-    assert_eq!(of(serde_json::json!({ "a": "<any>", "c": "<absent>", "d": "<absent>" })), None);
-    assert_eq!(of(serde_json::json!({ "a": ["<any>", { "b": "<contains:ex>" }] })), None);
-    for wrong in [
-        serde_json::json!({ "a": [1] }),
-        serde_json::json!({ "a": [1, { "b": "<contains:x y>" }] }),
-        serde_json::json!({ "a": "<absent>" }),
-        serde_json::json!({ "c": "<any>" }),
-        serde_json::json!({ "d": 1 }),
-        serde_json::json!({ "a": ["<text>", { "b": "text" }] }),
+    let found = json!({ "a": [1, { "b": "text" }], "c": null, "e": [] });
+    let of = |expected: &Value| Matcher::default().mismatch(expected, Some(&found), "");
+    for fitting in [
+        json!({ "a": [1, { "b": "<text>" }], "c": null, "e": { "<exact>": [] } }),
+        json!({ "a": "<any>", "d": "<absent>" }),
+        json!({ "a": ["<any>", { "b": "<contains:ex>" }] }),
+        json!({ "a": { "<each>": "<any>" } }),
+        json!({ "a": ["<save:n>", { "b": "<length:4>" }] }),
     ] {
-        assert!(of(wrong.clone()).is_some(), "{wrong}");
+        assert_eq!(of(&fitting), None, "{fitting}");
     }
+    for wrong in [
+        json!({ "a": [1] }),
+        json!({ "a": [1, { "b": "<contains:x y>" }] }),
+        json!({ "a": "<absent>" }),
+        json!({ "c": "<any>" }),
+        json!({ "c": "<absent>" }),
+        json!({ "d": null }),
+        json!({ "d": 1 }),
+        json!({ "a": ["<text>", { "b": "text" }] }),
+        json!({ "a": [1, { "<exact>": {} }] }),
+        json!({ "a": { "<each>": 1 } }),
+        json!({ "e": { "<each>": 1 } }),
+        json!({ "a": [1, { "b": "<length:5>" }] }),
+        json!({ "a": [1, { "b": "<saved:none>" }] }),
+        json!({ "a": [1, { "b": "<txet>" }] }),
+    ] {
+        assert!(of(&wrong).is_some(), "{wrong}");
+    }
+    let mut matcher = Matcher::default();
+    assert_eq!(matcher.mismatch(&json!("<save:id>"), Some(&json!("1")), ""), None);
+    assert_eq!(matcher.mismatch(&json!("<saved:id>"), Some(&json!("1")), ""), None);
+    assert!(matcher.mismatch(&json!("<saved:id>"), Some(&json!("2")), "").is_some());
 }

@@ -48,6 +48,9 @@ pub struct CrateRule {
 pub struct WordRule {
     pub name: String,
     pub words: Vec<String>,
+    /// Whether only whole words count, not parts of identifiers.
+    #[serde(default)]
+    pub whole: bool,
     /// Crates in which the words are forbidden.
     pub forbidden_in: Vec<String>,
     pub reason: String,
@@ -300,7 +303,11 @@ fn words(rules: &Rules, sources: &[Source]) -> Vec<Finding> {
         let mut used = vec![false; rule.exceptions.len()];
         for source in sources.iter().filter(|source| rule.forbidden_in.contains(&source.krate)) {
             for (number, line) in without_tests(source).lines().enumerate() {
-                for word in rule.words.iter().filter(|word| names(line, word)) {
+                let is_named = |word: &&String| match rule.whole {
+                    true => tables::names_path(&line.to_lowercase(), word),
+                    false => names(line, word),
+                };
+                for word in rule.words.iter().filter(is_named) {
                     let exception = rule.exceptions.iter().position(|exception| {
                         source.path.contains(&exception.file) && exception.word == *word
                     });
@@ -553,6 +560,16 @@ remedy = "move it to adapters"
             assert_eq!(at(inside).len(), 1, "{inside}");
         }
         assert!(at("#[cfg(test)]\nmod tests { /* gemini */ }").is_empty());
+    }
+
+    #[test]
+    fn a_whole_word_is_found_and_a_part_of_one_is_not() {
+        let rules = RULES
+            .replace("never = [\"tokio\"]", "")
+            .replace("words = [\"gemini\"]", "words = [\"house\"]\nwhole = true");
+        let at = |text: &str| found(&rules, &metadata(&["serde"], &["base"]), text).len();
+        assert_eq!((at("// A House, and more."), at("// the house")), (1, 1));
+        assert_eq!((at("// a warehouse"), at("fn house_of()")), (0, 0));
     }
 
     #[test]

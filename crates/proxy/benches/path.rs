@@ -129,7 +129,6 @@ fn proxy(ledger: Arc<dyn Ledger>) -> ToolProxy {
     let mut registry = ToolRegistry::default();
     let _ = registry.register(RegisteredTool::from_entry(&entry, Source::File, &guard).unwrap());
     let policy = Authorizer::new(FeatureFlags::ON);
-    let _clock = SystemClock::default();
     ToolProxy::new(ProxyParts::new(
         Worlds::new(World::new(policy).with_registry(registry)),
         ledger,

@@ -2,7 +2,7 @@
 //!
 //! Doc: configuration.md
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
@@ -18,9 +18,23 @@ pub(crate) fn read(path: &Path) -> std::io::Result<Vec<u8>> {
 /// As [`read`], with a limit of `bytes_max` bytes.
 pub(crate) fn read_within(path: &Path, bytes_max: u64) -> std::io::Result<Vec<u8>> {
     if std::fs::metadata(path)?.len() > bytes_max {
-        return Err(std::io::Error::other(format!("it has more than {bytes_max} bytes")));
+        return Err(too_large(bytes_max));
     }
     read(path)
+}
+
+/// Reads a file of any kind, such as a pipe that the user names, with a limit of `bytes_max` bytes.
+pub(crate) fn read_any_within(path: &Path, bytes_max: u64) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    std::fs::File::open(path)?.take(bytes_max + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > bytes_max {
+        return Err(too_large(bytes_max));
+    }
+    Ok(bytes)
+}
+
+fn too_large(bytes_max: u64) -> std::io::Error {
+    std::io::Error::other(format!("it has more than {bytes_max} bytes"))
 }
 
 /// Replaces a file. Writes a new file with the same mode in the same folder, makes it durable and renames it.

@@ -14,9 +14,22 @@ use crate::files;
 /// The largest accepted document, in bytes.
 const BYTES_MAX: u64 = 32 << 20;
 
-/// Reads a document; `failure` converts an error message into a failure.
-pub(crate) fn read(path: &Path, failure: impl Fn(String) -> Failure) -> Result<Value, Failure> {
-    let text = files::read_within(path, BYTES_MAX).map_err(|error| {
+/// Reads the document that a configuration names, which must be a regular file.
+pub(crate) fn configured(path: &Path) -> Result<Value, Failure> {
+    document(path, files::read_within(path, BYTES_MAX), Failure::configuration)
+}
+
+/// Reads the document that a user names, which can be a pipe.
+pub(crate) fn named(path: &Path) -> Result<Value, Failure> {
+    document(path, files::read_any_within(path, BYTES_MAX), Failure::usage)
+}
+
+fn document(
+    path: &Path,
+    text: std::io::Result<Vec<u8>>,
+    failure: impl Fn(String) -> Failure,
+) -> Result<Value, Failure> {
+    let text = text.map_err(|error| {
         failure(format!("the file cannot be read: {error}")).at(path.display().to_string())
     })?;
     openapi::document(&text).map_err(|error| {

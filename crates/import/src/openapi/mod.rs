@@ -263,7 +263,7 @@ impl<'d> Api<'d> {
                             out.insert(key.clone(), value.clone());
                         }
                         (
-                            "properties" | "patternProperties" | "$defs" | "dependentDefinitions",
+                            "properties" | "patternProperties" | "$defs" | "dependentSchemas",
                             Value::Object(inner),
                         ) => {
                             let inner: Map<String, Value> = inner

@@ -39,3 +39,22 @@ fn operations_become_contracts_that_the_guard_takes() {
     assert_eq!(out.notices.len(), 2, "{:?}", out.notices);
     assert!(operations(&json!({"swagger": "2.0"}), "x").is_err());
 }
+
+#[test]
+fn names_in_dependent_schemas_are_no_keywords() {
+    let document = json!({
+        "openapi": "3.1.0",
+        "paths": {"/a": {"post": {"operationId": "a", "requestBody": {"content": {"application/json": {"schema": {
+            "type": "object",
+            "dependentSchemas": {
+                "xml": {"$ref": "#/components/schemas/Own"},
+                "enum": {"$ref": "#/components/schemas/Own"}
+            }
+        }}}}}}},
+        "components": {"schemas": {"Own": {"type": "object"}}}
+    });
+    let out = operations(&document, "shop").unwrap();
+    let dependent = &out.contracts[0]["inputSchema"]["properties"]["body"]["dependentSchemas"];
+    let reference = json!({"$ref": "#/$defs/Own"});
+    assert_eq!(*dependent, json!({"xml": reference, "enum": reference}));
+}

@@ -73,7 +73,7 @@ fn settings_of(
                 return Err(wrong(&message));
             }
             let path = loaded.path(file);
-            let document = openapi_file::read(&path, Failure::configuration)?;
+            let document = openapi_file::configured(&path)?;
             let operations = Operations::read(&document, base);
             Plan::Operations(Box::new(operations.map_err(|error| wrong(&error))?))
         }

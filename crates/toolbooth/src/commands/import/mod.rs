@@ -58,7 +58,7 @@ async fn operations(
     write: bool,
     format: Format,
 ) -> Result<bool, Failure> {
-    let document = openapi_file::read(path, Failure::usage)?;
+    let document = openapi_file::named(path)?;
     let operations = openapi::operations(&document, endpoint)
         .map_err(|error| Failure::usage(error.to_string()).at(path.display().to_string()))?;
     let mut notices = operations.notices;
