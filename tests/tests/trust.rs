@@ -312,7 +312,7 @@ fn all_pages_are_read_and_circles_end() {
     place.write("tools.json", &json!([[tool("a", "A.")], [tool("b", "B.")], "1"]).to_string());
     let (found, exit) = place.json(&["discover"]);
     let reason = found["sources"][0]["unhealthy"].as_str().unwrap();
-    assert!(exit == 1 && reason.contains("circle"), "{found}");
+    assert!(exit == 1 && reason.contains("repeats its cursor"), "{found}");
 }
 
 #[test]

@@ -304,7 +304,7 @@ async fn listings_are_whole_and_bounded() {
     scripted.server.close().await;
     let scripted = Scripted::new("legacy", "loop");
     let error = scripted.server.list().await.unwrap_err();
-    assert!(error.0.contains("`again`") && error.0.contains("circle"), "{error}");
+    assert!(error.0.contains("`again`") && error.0.contains("repeats its cursor"), "{error}");
     scripted.server.close().await;
 }
 
