@@ -238,7 +238,8 @@ impl Place {
             let _ = child.kill();
             panic!("the gateway does not listen: {line}{}", words.join().unwrap_or_default());
         };
-        Gateway { address: address.to_owned(), child, stdout, words: Some(words) }
+        let data = self.path().join(".toolbooth");
+        Gateway { address: address.to_owned(), data, child, stdout, words: Some(words) }
     }
 
     /// Runs a list and calls with the Python MCP client, over HTTP if `url` is given, else over
@@ -279,6 +280,8 @@ pub struct Records {
 /// A running gateway; killed when it is dropped.
 pub struct Gateway {
     pub address: String,
+    /// The standard data folder.
+    data: PathBuf,
     child: Child,
     stdout: BufReader<std::process::ChildStdout>,
     words: Option<std::thread::JoinHandle<String>>,
@@ -321,6 +324,29 @@ impl Gateway {
 
     pub fn post(&self, path: &str, body: &str) -> (u16, Value) {
         request(&self.address, "POST", path, body, &[]).expect("an answer")
+    }
+
+    /// Sends a request with a bearer token.
+    pub fn ask_as(&self, token: &str, method: &str, path: &str, body: &str) -> (u16, Value) {
+        let token = format!("Bearer {token}");
+        let headers = [("Authorization", token.as_str())];
+        request(&self.address, method, path, body, &headers).expect("an answer")
+    }
+
+    /// Returns the operator key of the data folder.
+    pub fn operator_key(&self) -> String {
+        let key = std::fs::read_to_string(self.data.join("operator.key")).expect("the key");
+        key.trim().to_owned()
+    }
+
+    /// As [`Gateway::get`], as the operator.
+    pub fn operator_get(&self, path: &str) -> (u16, Value) {
+        self.ask_as(&self.operator_key(), "GET", path, "")
+    }
+
+    /// As [`Gateway::post`], as the operator.
+    pub fn operator_post(&self, path: &str, body: &str) -> (u16, Value) {
+        self.ask_as(&self.operator_key(), "POST", path, body)
     }
 }
 

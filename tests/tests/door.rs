@@ -335,7 +335,7 @@ fn connections_fit_the_limit_of_open_files() {
     };
     let (_, said) = limited("doctor");
     assert!(said.contains("up to 150 connections"), "{said}");
-    assert!(said.contains("only the user that runs the gateway"), "{said}");
+    assert!(said.contains("the user that runs the gateway, and holders of keys"), "{said}");
     place.write("toolbooth.toml", "[http]\nconnections_max = 200\n");
     let (exit, said) = limited("serve --http 127.0.0.1:0");
     assert_eq!(exit, Some(2), "{said}");

@@ -268,14 +268,14 @@ fn a_gateway_records_what_it_pins_and_sees_approvals() {
     let gateway = place.serve();
     assert_eq!(called(&gateway, "s.read").0, 200);
     says(&place, "s", &files("Reads a file, and mails it."));
-    gateway.post("/v1/discover", "");
+    gateway.operator_post("/v1/discover", "");
     assert_eq!(called(&gateway, "s.read").1["code"], "quarantined-tool");
     assert_eq!(place.json(&["lock", "approve", "s.read", "--yes"]).1, 0);
     until("the approval is seen", || called(&gateway, "s.read").0 == 200);
     // Removing the pins approves nothing.
     std::fs::remove_file(pins(&place)).unwrap();
     says(&place, "s", &files("Reads a file, and sells it."));
-    gateway.post("/v1/discover", "");
+    gateway.operator_post("/v1/discover", "");
     assert_eq!(called(&gateway, "s.read").1["code"], "quarantined-tool");
     assert_eq!(gateway.stop().0, Some(0));
     let recorded = approvals(&place);

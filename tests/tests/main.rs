@@ -2,6 +2,7 @@
 //!
 //! All tests are one program, so that it is linked once. Each test runs in a separate process.
 
+mod callers;
 mod cases;
 mod commands;
 mod contained;

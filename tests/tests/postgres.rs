@@ -19,7 +19,7 @@ use toolbooth_audit::verify::{self, TrustAnchors};
 use toolbooth_contracts::contract::IdempotencyMode;
 use toolbooth_contracts::json::JsonText;
 use toolbooth_contracts::receipt::ClaimState;
-use toolbooth_contracts::{ContentBlock, Effect};
+use toolbooth_contracts::{ContentBlock, Effect, Identity};
 use toolbooth_store::postgres::{self, OpenError, PostgresLedger, PostgresOptions, PostgresReads};
 use toolbooth_tests::postgres::Postgres;
 
@@ -131,11 +131,12 @@ async fn replicas_share_a_digest_key_or_do_not_start() {
     assert!(matches!(refused, Err(OpenError::Key { .. })));
     server.sql(
         &database,
-        "UPDATE toolbooth_version SET version = 4; ALTER TABLE writers ADD COLUMN pruned text",
+        "UPDATE toolbooth_version SET version = 4; ALTER TABLE writers ADD COLUMN pruned text;
+         DROP TABLE orders; ALTER TABLE queue DROP COLUMN identity",
     );
     let refused = postgres::open(both(), "earlier", &moment(3)).await;
     assert!(
-        matches!(&refused, Err(OpenError::Ledger(LedgerError::Damaged(row))) if row.row == "4"),
+        matches!(&refused, Err(OpenError::Ledger(LedgerError::Damaged(row))) if row.row == "6"),
         "{:?}",
         refused.err()
     );
@@ -189,7 +190,7 @@ async fn tampering_with_the_tables_is_found() {
             ..request(call, IdempotencyMode::None, &[], "args")
         };
         ledger.claim(asks("asks")).await.expect("asks");
-        let call = QueuedCall::new("queued".into(), "local".into(), "{}".into(), &moment(2));
+        let call = QueuedCall::new("queued".into(), &Identity::local(), "{}".into(), &moment(2));
         ledger.enqueue(call, 10).await.expect("enqueues");
         ledger.checkpoint(Due::NOW, moment(3)).await.expect("signs").expect("is due");
         let reads = PostgresReads::open(&url).await.expect("opens");
@@ -225,7 +226,8 @@ async fn names_that_the_database_cannot_keep_do_no_harm() {
         other => panic!("fresh, got {other:?}"),
     };
     ledger.settle(settlement(claimed, mode, Effect::Completed, None)).await.expect("settles");
-    let waiting = QueuedCall::new("c\0".into(), "a\0".into(), "{}".into(), &moment(1));
+    let nul = Identity { name: "a\0".into(), ..Identity::local() };
+    let waiting = QueuedCall::new("c\0".into(), &nul, "{}".into(), &moment(1));
     ledger.enqueue(waiting, 5).await.expect("is taken");
     assert!(ledger.take(Vec::new()).await.expect("answers").is_some());
     sound(&PostgresReads::open(&url).await.expect("opens")).await;

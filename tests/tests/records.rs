@@ -58,17 +58,17 @@ fn a_call_that_is_handed_over_survives_its_worker_and_never_runs_twice() {
     assert_eq!(done["result"]["error"]["code"], "cancelled", "{done}");
     assert_eq!(request(&gateway.address, "DELETE", "/v1/calls/c", "", &[]).unwrap().0, 409);
     third.kill();
-    let (status, receipts) = gateway.get("/v1/receipts?state=in_doubt");
+    let (status, receipts) = gateway.operator_get("/v1/receipts?state=in_doubt");
     assert_eq!((status, receipts["receipts"].as_array().unwrap().len()), (200, 1), "{receipts}");
     let id = receipts["receipts"][0]["receiptId"].as_str().unwrap();
-    assert_eq!(gateway.get(&format!("/v1/receipts/{id}")).1, receipts["receipts"][0]);
-    let (status, logs) =
-        gateway.get("/v1/agent-logs?error=true&tool=raw.do&since=2026-01-01T00:00:00.000Z");
+    assert_eq!(gateway.operator_get(&format!("/v1/receipts/{id}")).1, receipts["receipts"][0]);
+    let (status, logs) = gateway
+        .operator_get("/v1/agent-logs?error=true&tool=raw.do&since=2026-01-01T00:00:00.000Z");
     assert_eq!((status, logs["logs"].as_array().unwrap().len()), (200, 2), "{logs}");
     for wrong in ["receipts?state=lost", "agent-logs?since=yesterday", "agent-logs?tun=1"] {
-        assert_eq!(gateway.get(&format!("/v1/{wrong}")).0, 400, "{wrong}");
+        assert_eq!(gateway.operator_get(&format!("/v1/{wrong}")).0, 400, "{wrong}");
     }
-    assert_eq!(gateway.get("/v1/agent-logs/nothing").0, 404);
+    assert_eq!(gateway.operator_get("/v1/agent-logs/nothing").0, 404);
     assert_eq!(effects().lines().count(), 1);
     gateway.stop();
     place.assert_sound();
@@ -105,7 +105,7 @@ fn a_person_settles_a_doubt_and_later_calls_get_it() {
     assert!(
         resolved
             .iter()
-            .any(|event| event["event"] == "RECEIPT_RESOLVED" && event["facts"]["by"] == "local")
+            .any(|event| event["event"] == "RECEIPT_RESOLVED" && event["facts"]["by"] == "operator")
     );
     place.assert_sound();
 }

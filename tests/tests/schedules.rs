@@ -19,8 +19,8 @@ use toolbooth_audit::note::Signer;
 use toolbooth_audit::queue::{CallQueue, Enqueued, QueueState, QueuedCall};
 use toolbooth_audit::reads::{Include, LedgerReads};
 use toolbooth_audit::verify::{self, TrustAnchors};
-use toolbooth_contracts::Effect;
 use toolbooth_contracts::contract::IdempotencyMode;
+use toolbooth_contracts::{Effect, Identity};
 use toolbooth_store::postgres::{self, PostgresLedger, PostgresOptions, PostgresReads};
 use toolbooth_store::sqlite::{self, SqliteLedger, SqliteOptions};
 use toolbooth_tests::postgres::Postgres;
@@ -275,7 +275,7 @@ impl<'s> Walk<'s> {
     async fn enqueue(&mut self) {
         self.calls += 1;
         let id = format!("walk-{}", self.calls);
-        let call = QueuedCall::new(id.clone(), "local".into(), "{}".into(), &moment(self.now));
+        let call = QueuedCall::new(id.clone(), &Identity::local(), "{}".into(), &moment(self.now));
         let enqueued = self.queue().enqueue(call, 1_000).await.expect("takes it");
         assert_eq!(enqueued, Enqueued::New);
         self.known.queued.insert(id, None);

@@ -154,7 +154,7 @@ fn a_silent_server_is_found_out_by_the_next_refresh() {
     assert_eq!(call(&gateway, "s.read").0, 200);
     says(&place, &[tool("read", "Reads anything."), tool("write", "Writes a file.")]);
     assert_eq!(call(&gateway, "s.read").0, 200, "nobody has looked yet");
-    let (status, states) = gateway.post("/v1/discover", "");
+    let (status, states) = gateway.operator_post("/v1/discover", "");
     assert_eq!(status, 200);
     assert!(
         states["sources"][0]["quarantined"][0].as_str().unwrap().contains("s.read"),

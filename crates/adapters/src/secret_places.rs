@@ -102,8 +102,8 @@ const FILES: [&str; 6] =
     [".npmrc", ".netrc", ".pypirc", ".git-credentials", ".pgpass", ".vault-token"];
 /// Endings of example files, which name the secrets of a project but contain none.
 const EXAMPLES: [&str; 5] = [".example", ".sample", ".template", ".dist", ".defaults"];
-/// Files that mark a folder as the data folder of a gateway.
-const DATA_FILES: [&str; 2] = ["digest.key", "signing.key"];
+/// Files of which two mark a folder as the data folder of a gateway.
+const DATA_FILES: [&str; 3] = ["digest.key", "operator.key", "signing.key"];
 /// Maximum number of folders above a path that are examined.
 const ABOVE_MAX: usize = 64;
 
@@ -157,7 +157,7 @@ impl SecretPlaces {
         let names_one = |path: &&Path| {
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
             (is_secret_name(name) && path.is_file())
-                || DATA_FILES.iter().all(|file| path.join(file).is_file())
+                || DATA_FILES.iter().filter(|file| path.join(file).is_file()).nth(1).is_some()
         };
         real.ancestors().take(ABOVE_MAX).find(names_one).map(Path::to_owned)
     }

@@ -28,7 +28,7 @@ use toolbooth_contracts::sandbox::{NetProfile, SandboxLimits, SandboxProfile};
 use toolbooth_contracts::secret_location::SecretLocation;
 use toolbooth_contracts::trust::{TrustLevel, TrustLevels};
 use toolbooth_contracts::{
-    Caller, Conversation, Dispatch, Effect, ErrorCode, ExecutionLog, Executor, Outcome,
+    Caller, Conversation, Dispatch, Effect, ErrorCode, ExecutionLog, Executor, Identity, Outcome,
     ToolContract, ToolOutput,
 };
 
@@ -718,7 +718,7 @@ async fn callers_have_servers_and_credentials_of_their_own() {
     );
     let call = async |name: &str| {
         let mut call = dispatch(contract("t.t", "untrusted", None), &json!({}));
-        call.caller = Caller::authenticated(name);
+        call.caller = Caller::authenticated(Identity::named(name).unwrap());
         execute(&*server, call).await
     };
     let said = |output: ToolOutput| -> Vec<String> {

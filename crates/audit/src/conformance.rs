@@ -10,8 +10,9 @@ use toolbooth_contracts::agent_log::AgentLog;
 use toolbooth_contracts::contract::IdempotencyMode;
 use toolbooth_contracts::event::{AuditEventKind, EventBody};
 use toolbooth_contracts::json::JsonText;
+use toolbooth_contracts::order::{OrderSubject, PauseTarget};
 use toolbooth_contracts::receipt::{ClaimState, StoredResult};
-use toolbooth_contracts::{ContentBlock, Effect, ErrorCode, Status};
+use toolbooth_contracts::{ContentBlock, Effect, ErrorCode, Identity, Status};
 
 use crate::checkpoint::Due;
 use crate::claim::KeyRules;
@@ -20,9 +21,11 @@ use crate::ledger::{
     Resolution, Settlement,
 };
 use crate::note::{self, Signer};
+use crate::orders::{OrderChange, OrderRequest, Ordered};
 use crate::proof::{self, Proof, ProofError};
 use crate::queue::{CallQueue, Enqueued, Heartbeat, QueueState, QueuedCall};
 use crate::reads::{EventFilter, LedgerReads, LogFilter, Page, ReceiptFilter};
+use crate::stored_orders::StoredOrders;
 use crate::verify::{self, TrustAnchors};
 
 /// Returns the moment `n` milliseconds after the start of 2026.
@@ -164,6 +167,7 @@ pub async fn suite<L: Ledger + LedgerReads + CallQueue>(make: impl AsyncFn() -> 
     a_person_settles_a_doubt(&make().await).await;
     pruned_keys_never_run_again(&make().await).await;
     checkpoints_are_signed_and_proven(&make().await).await;
+    orders_hold_until_the_next_one(&make().await).await;
     queued_calls_are_taken_once(&make().await).await;
     a_closed_ledger_refuses(&make().await).await;
 }
@@ -518,10 +522,57 @@ pub async fn checkpoints_are_signed_and_proven<L: Ledger + LedgerReads>(ledger: 
     assert!(!report.ok, "checkpoints by another key are no proof");
 }
 
+/// Checks that decisions of operators hold until the next one, each with an event.
+pub async fn orders_hold_until_the_next_one<L: Ledger + LedgerReads>(ledger: &L) {
+    let order = async |n: i64, change: OrderChange| {
+        let request = OrderRequest { change, by: "operator".to_owned(), at: moment(n) };
+        ledger.order(request).await.expect("answers")
+    };
+    let create = |digest: &str, expires: Option<i64>| OrderChange::CreateKey {
+        name: "a".to_owned(),
+        digest: digest.to_owned(),
+        groups: vec!["g".to_owned()],
+        expires_at: expires.map(|at| moment(at).text),
+    };
+    let revoke = || OrderChange::RevokeKey { name: "a".to_owned() };
+    let all = PauseTarget::All;
+    assert_eq!(order(1, revoke()).await, Ordered::Missing);
+    assert_eq!(order(1, OrderChange::Resume { target: all.clone() }).await, Ordered::Missing);
+    let Ordered::Done(created) = order(2, create("one", Some(5))).await else { panic!("is new") };
+    assert_eq!((created.revision, created.by.as_str()), (1, "operator"));
+    assert_eq!(order(3, create("two", None)).await, Ordered::Taken(created));
+    // A key that has expired or was revoked can be replaced.
+    assert!(matches!(order(6, create("two", None)).await, Ordered::Done(_)));
+    let Ordered::Done(revoked) = order(7, revoke()).await else { panic!("was active") };
+    assert_eq!(order(8, revoke()).await, Ordered::Already(revoked));
+    assert!(matches!(order(9, create("three", None)).await, Ordered::Done(_)));
+    let pause = || OrderChange::Pause {
+        target: PauseTarget::All,
+        cancel_running: false,
+        reason: Some("why".to_owned()),
+    };
+    let Ordered::Done(paused) = order(10, pause()).await else { panic!("is new") };
+    assert_eq!(order(11, pause()).await, Ordered::Already(paused));
+    let Ordered::Done(resumed) = order(12, OrderChange::Resume { target: all }).await else {
+        panic!("was paused")
+    };
+    assert_eq!(resumed.revision, 2);
+    let stored = StoredOrders::read(ledger).await.expect("reads");
+    assert!(stored.damaged.is_empty(), "{:?}", stored.damaged);
+    let names: Vec<String> = stored.orders.iter().map(|order| order.name().to_string()).collect();
+    assert_eq!(names, ["key:a", "pause:all"]);
+    assert!(stored.orders.iter().any(|order| matches!(
+        &order.subject,
+        OrderSubject::Key(key) if key.digest == "three" && key.groups == ["g"] && order.revision == 4
+    )));
+    let report = verify::store(ledger, TrustAnchors::default()).await.expect("reads");
+    assert!(report.ok, "{report:?}");
+}
+
 /// Checks that a submitted call is taken once, reports progress, and has one result.
 pub async fn queued_calls_are_taken_once<L: CallQueue + Ledger>(queue: &L) {
     let call = |id: &str, text: &str| {
-        QueuedCall::new(id.to_owned(), "local".to_owned(), text.to_owned(), &moment(1))
+        QueuedCall::new(id.to_owned(), &Identity::local(), text.to_owned(), &moment(1))
     };
     let take = async |running: &[&str]| {
         let running = running.iter().map(|id| ("local".to_owned(), (*id).to_owned())).collect();
@@ -617,13 +668,30 @@ pub async fn every_kind_of_row<L: Ledger + CallQueue>(open: impl AsyncFn(&str, i
     limited.rate_per_min = Some(5);
     settle_late(&first, fresh(&first, limited).await).await;
     for call in ["queued", "done", "waiting"] {
-        let queued = QueuedCall::new(call.into(), "local".into(), "{}".into(), &moment(3));
+        let queued = QueuedCall::new(call.into(), &Identity::local(), "{}".into(), &moment(3));
         first.enqueue(queued, 10).await.expect("is taken");
     }
     let taken = first.take(Vec::new()).await.expect("answers").expect("one waits");
     let answer = "{\"status\":\"succeeded\"}".to_owned();
     first.finish("local", &taken.call_id, answer, moment(4)).await.expect("finishes");
     first.take(Vec::new()).await.expect("answers").expect("one waits");
+    for name in ["intern", "gone"] {
+        let change = OrderChange::CreateKey {
+            name: name.to_owned(),
+            digest: name.to_owned(),
+            groups: vec!["interns".to_owned()],
+            expires_at: Some(moment(1_000_000).text),
+        };
+        let request = OrderRequest { change, by: "operator".to_owned(), at: moment(4) };
+        first.order(request).await.expect("is recorded");
+    }
+    let revoke = OrderChange::RevokeKey { name: "gone".to_owned() };
+    let pause =
+        OrderChange::Pause { target: PauseTarget::All, cancel_running: false, reason: None };
+    for change in [revoke, pause] {
+        let request = OrderRequest { change, by: "operator".to_owned(), at: moment(5) };
+        first.order(request).await.expect("is recorded");
+    }
     let _running = fresh(&first, request("running", mode, &["k-running"], "args")).await;
     first.close(moment(11)).await.expect("closes");
     let second = open("two", 20).await;

@@ -18,6 +18,7 @@ use crate::claim::KeyRules;
 use crate::digest::Digester;
 pub use crate::error::{Cause, LedgerError};
 pub use crate::moment::Moment;
+use crate::orders::{OrderRequest, Ordered};
 
 /// The conditions under which a checkpoint is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -355,6 +356,13 @@ pub trait Ledger: Send + Sync {
     /// [`LedgerError::NotFound`], [`LedgerError::Stale`] if the claim is not in doubt,
     /// [`LedgerError::Unavailable`].
     async fn resolve(&self, resolution: Resolution) -> Result<Arc<Receipt>, LedgerError>;
+
+    /// Records a decision of an operator, with its event.
+    ///
+    /// # Errors
+    /// [`LedgerError::Damaged`] if no event accounts for the current order, and
+    /// [`LedgerError::Unavailable`].
+    async fn order(&self, order: OrderRequest) -> Result<Ordered, LedgerError>;
 
     /// Removes a bounded number of old records and records this in an event under a signed
     /// checkpoint.

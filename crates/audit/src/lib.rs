@@ -14,11 +14,13 @@ pub mod ledger;
 pub mod memory;
 pub mod moment;
 pub mod note;
+pub mod orders;
 pub mod proof;
 pub mod queue;
 pub mod reads;
 pub mod redact;
 pub mod stats;
+pub mod stored_orders;
 pub mod verify;
 
 pub use backend::recorder::Recorder;

@@ -9,6 +9,7 @@ use async_trait::async_trait;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use toolbooth_contracts::Identity;
 use toolbooth_contracts::event::AuditEventKind;
 use toolbooth_contracts::receipt::AuditPlace;
 
@@ -58,8 +59,10 @@ impl QueueState {
 pub struct QueuedCall {
     /// The call's id; unique among the calls of its caller.
     pub call_id: String,
-    /// The caller.
+    /// The name of the caller.
     pub caller: String,
+    /// The whole identity of the caller, JSON; absent in calls of earlier versions.
+    pub identity: Option<String>,
     /// The request as received, JSON.
     pub request: String,
     /// The state.
@@ -161,10 +164,11 @@ impl RawCall {
 impl QueuedCall {
     /// Returns a waiting call.
     #[must_use]
-    pub fn new(call_id: String, caller: String, request: String, at: &Moment) -> Self {
+    pub fn new(call_id: String, caller: &Identity, request: String, at: &Moment) -> Self {
         Self {
             call_id,
-            caller,
+            caller: caller.name.clone(),
+            identity: serde_json::to_string(caller).ok(),
             request,
             state: QueueState::Queued,
             enqueued_at: at.text.clone(),
@@ -181,12 +185,13 @@ impl QueuedCall {
     }
 
     /// Computes the MAC over the queue fields of the call, such as worker, deliveries, cancellation
-    /// and progress. The caller and the call id bind it to the call.
+    /// and progress, and over the identity of the caller. The caller and the call id bind it to the
+    /// call.
     #[must_use]
     pub fn mac_of(&self, digester: &Digester) -> String {
         // A store that cannot store NUL in a name replaces it with U+FFFD.
         let name = |name: &str| name.replace('\0', "\u{fffd}");
-        let fields = serde_json::json!([
+        let mut fields = serde_json::json!([
             name(&self.caller),
             name(&self.call_id),
             self.state,
@@ -199,7 +204,24 @@ impl QueuedCall {
             self.queued_by,
             self.finished_by,
         ]);
+        // Calls of earlier versions have no identity, and their MACs do not cover one.
+        if let (Some(identity), Some(fields)) = (&self.identity, fields.as_array_mut()) {
+            fields.push(identity.clone().into());
+        }
         digester.of_parts(&["queued call", &fields.to_string()])
+    }
+
+    /// Returns the identity of the caller. `None` if it cannot be read or is that of another
+    /// caller. A call of an earlier version has the identity that its name states.
+    #[must_use]
+    pub fn caller_identity(&self) -> Option<Identity> {
+        match &self.identity {
+            Some(text) => {
+                let identity: Identity = serde_json::from_str(text).ok()?;
+                (identity.name == self.caller).then_some(identity)
+            }
+            None => Identity::named(&self.caller),
+        }
     }
 
     /// Whether the MAC matches the stored call under any key of the store.

@@ -8,12 +8,14 @@ use async_trait::async_trait;
 use serde_json::{Map, Value, json};
 use toolbooth_contracts::agent_log::AgentLog;
 use toolbooth_contracts::event::{AuditEvent, AuditEventKind};
+use toolbooth_contracts::order::OrderName;
 use toolbooth_contracts::receipt::Receipt;
 
 use crate::backend::pruned_range::PrunedRange;
 pub use crate::error::DamagedRow;
 use crate::error::LedgerError;
 pub use crate::heads::{PrunedLog, WriterHead, WriterRow};
+use crate::orders::RawOrder;
 use crate::queue::{CallName, RawCall};
 
 /// A filter for receipts; all conditions must match.
@@ -427,6 +429,17 @@ pub trait LedgerReads: Send + Sync {
         after: Option<String>,
         limit: usize,
     ) -> Result<Vec<RawApproval>, LedgerError>;
+
+    /// Returns the orders of operators as stored, in pages after a name. An empty page marks the
+    /// end.
+    ///
+    /// # Errors
+    /// [`LedgerError::Unavailable`].
+    async fn order_page(
+        &self,
+        after: Option<OrderName>,
+        limit: usize,
+    ) -> Result<Vec<RawOrder>, LedgerError>;
 
     /// Returns one asynchronous call as stored.
     ///

@@ -2,13 +2,14 @@
 //!
 //! Path: 1. Doc: call-path.md#the-request
 
-use std::fmt;
 use std::sync::Arc;
 
 #[cfg(feature = "schemars")]
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+
+use crate::caller::Caller;
 
 /// A request on the wire. It cannot specify the caller: an unknown member such as `caller` is rejected.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -55,50 +56,6 @@ pub struct CallContext {
     /// How long the caller waits, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline_ms: Option<u64>,
-}
-
-/// An authenticated caller: `local`, `key:NAME` or `jwt:ISSUER#SUBJECT`.
-///
-/// It deliberately does not implement `Deserialize`: no wire type can carry it.
-///
-/// ```compile_fail
-/// let forged: toolbooth_contracts::Caller = serde_json::from_str("\"local\"").unwrap();
-/// ```
-#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Caller(Arc<str>);
-
-impl Caller {
-    /// Returns the caller with this machine's user account: command line, stdio, loopback without
-    /// credentials.
-    #[must_use]
-    pub fn local() -> Self {
-        Self(Arc::from("local"))
-    }
-
-    /// Returns a caller that an authenticator has just proven. Only authenticators call this; the
-    /// boundary rules reject it elsewhere.
-    #[must_use]
-    pub fn authenticated(name: &str) -> Self {
-        Self(Arc::from(name))
-    }
-
-    /// Returns the name of the caller in records and configuration.
-    #[must_use]
-    pub fn name(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Debug for Caller {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Caller({})", self.0)
-    }
-}
-
-impl fmt::Display for Caller {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
 }
 
 /// The name by which a call selects its tool. It is resolved in the world that judges the call.

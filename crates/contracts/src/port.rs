@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use serde_json::{Map, Value};
 
 use crate::arguments::GuardedArguments;
-use crate::call::Caller;
+use crate::caller::Caller;
 use crate::code::{Effect, ErrorCode};
 use crate::contract::ToolContract;
 use crate::conversation::Conversation;

@@ -15,9 +15,4 @@ pub const EVENTS: &[AuditEventKind] = &[
     AuditEventKind::PolicyRejected,
     AuditEventKind::PolicyShadowDenied,
     AuditEventKind::ApprovalGranted,
-    AuditEventKind::AuthDenied,
-    AuditEventKind::KeyCreated,
-    AuditEventKind::KeyRevoked,
-    AuditEventKind::Paused,
-    AuditEventKind::Resumed,
 ];

@@ -5,7 +5,6 @@
 //!
 //! Path: 3, 5. Doc: policy.md#steps
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 
 use data_encoding::HEXLOWER;
@@ -13,12 +12,14 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 use toolbooth_contracts::contract::{ApprovalSetting, ToolContract};
 use toolbooth_contracts::event::DecisionSummary;
-use toolbooth_contracts::{CallContext, Caller, ErrorCode};
+use toolbooth_contracts::{CallContext, Caller, CallerKind, ErrorCode};
 
-use crate::caller::{CallerRights, set_of};
+use crate::caller::CallerRights;
+use crate::caller_sets::CallerSets;
 use crate::denial::{Denial, DenialRule};
 use crate::engine::{PolicyEngine, Question, Verdict};
 use crate::flags::FeatureFlags;
+use crate::pauses::Pauses;
 use crate::whitelist::Whitelist;
 
 /// The current status of a tool, independent of the policy.
@@ -113,10 +114,11 @@ impl Permit {
 pub struct Authorizer {
     pub(crate) flags: FeatureFlags,
     pub(crate) whitelist: Whitelist,
-    callers: BTreeMap<String, CallerRights>,
+    callers: CallerSets<CallerRights>,
     approval_by_trust: Vec<String>,
     pub(crate) engine: Option<Arc<dyn PolicyEngine>>,
     version: String,
+    pauses: Arc<Pauses>,
 }
 
 impl std::fmt::Debug for Authorizer {
@@ -137,10 +139,11 @@ impl Authorizer {
         Self {
             flags,
             whitelist: Whitelist::all(),
-            callers: BTreeMap::new(),
+            callers: CallerSets::default(),
             approval_by_trust: Vec::new(),
             engine: None,
             version: String::new(),
+            pauses: Arc::default(),
         }
         .versioned()
     }
@@ -152,10 +155,10 @@ impl Authorizer {
         self.versioned()
     }
 
-    /// Returns the authorizer with named sets of rights. If no set matches `local`, it retains all
-    /// rights. Any other caller without a set sees nothing.
+    /// Returns the authorizer with named sets of rights. If no set matches `local` or the operator, it
+    /// retains the rights on everything. Any other caller without a set sees nothing.
     #[must_use]
-    pub fn with_callers(mut self, callers: BTreeMap<String, CallerRights>) -> Self {
+    pub fn with_callers(mut self, callers: CallerSets<CallerRights>) -> Self {
         self.callers = callers;
         self.versioned()
     }
@@ -172,6 +175,20 @@ impl Authorizer {
     pub fn with_engine(mut self, engine: Arc<dyn PolicyEngine>) -> Self {
         self.engine = Some(engine);
         self.versioned()
+    }
+
+    /// Returns the authorizer with these pauses in force. Each has an event of its own, so the version
+    /// stays.
+    #[must_use]
+    pub fn with_pauses(mut self, pauses: Pauses) -> Self {
+        self.pauses = Arc::new(pauses);
+        self
+    }
+
+    /// Returns the pauses in force.
+    #[must_use]
+    pub fn pauses(&self) -> &Pauses {
+        &self.pauses
     }
 
     fn versioned(mut self) -> Self {
@@ -223,9 +240,11 @@ impl Authorizer {
     #[must_use]
     pub fn rights(&self, caller: &Caller) -> Option<&CallerRights> {
         static EVERYTHING: LazyLock<CallerRights> = LazyLock::new(CallerRights::everything);
-        set_of(&self.callers, |rights| rights.matches.as_slice(), caller)
-            .map(|(_, rights)| rights)
-            .or_else(|| (caller.name() == "local").then_some(&*EVERYTHING))
+        let by_default = || match caller.kind() {
+            CallerKind::Local | CallerKind::Operator => Some(&*EVERYTHING),
+            CallerKind::Key | CallerKind::Jwt => None,
+        };
+        self.callers.of(caller).map(|(_, rights)| rights).or_else(by_default)
     }
 
     /// Returns the caller as an operator.
@@ -233,9 +252,10 @@ impl Authorizer {
     /// # Errors
     /// `policy-denied` where the caller has no operator right.
     pub fn operator(&self, caller: &Caller) -> Result<crate::Operator, Denial> {
-        match self.rights(caller) {
-            Some(rights) if rights.operate => Ok(crate::Operator { caller: caller.clone() }),
-            _ => Err(Denial::new(
+        let granted = || self.rights(caller).is_some_and(|rights| rights.operate);
+        match caller.kind() == CallerKind::Operator || granted() {
+            true => Ok(crate::Operator { caller: caller.clone() }),
+            false => Err(Denial::new(
                 ErrorCode::PolicyDenied,
                 DenialRule::Operator,
                 "this needs the right of an operator",
@@ -279,12 +299,12 @@ impl Authorizer {
             ));
         }
         match status {
-            ToolStatus::Active => Ok(rights),
             ToolStatus::Quarantined(_) => {
                 let code = ErrorCode::QuarantinedTool;
                 Err(Denial::new(code, DenialRule::Quarantine, code.safe_sentence()))
             }
-            ToolStatus::Paused => {
+            ToolStatus::Active if !self.pauses.has_caller(caller.name()) => Ok(rights),
+            ToolStatus::Active | ToolStatus::Paused => {
                 let code = ErrorCode::Paused;
                 Err(Denial::new(code, DenialRule::Pause, code.safe_sentence()))
             }

@@ -2,9 +2,7 @@
 //!
 //! Path: 3. Doc: policy.md#callers
 
-use std::collections::BTreeMap;
-
-use toolbooth_contracts::{Caller, ToolPattern};
+use toolbooth_contracts::ToolPattern;
 
 use crate::error::SettingError;
 
@@ -51,32 +49,9 @@ impl Grant {
     }
 }
 
-/// Returns the named set of a caller: the set with its own name, else a set that names it. Otherwise, it
-/// returns a set with a matching pattern that ends in `*`.
-#[must_use]
-pub fn set_of<'s, T>(
-    sets: &'s BTreeMap<String, T>,
-    patterns: impl Fn(&T) -> &[String],
-    caller: &Caller,
-) -> Option<(&'s str, &'s T)> {
-    let name = caller.name();
-    let found = |exactly: bool| {
-        sets.iter().find(|(_, set)| {
-            patterns(set).iter().any(|pattern| match pattern.strip_suffix('*') {
-                Some(prefix) => !exactly && name.starts_with(prefix),
-                None => exactly && pattern == name,
-            })
-        })
-    };
-    let own = sets.get_key_value(name);
-    own.or_else(|| found(true)).or_else(|| found(false)).map(|(set, own)| (set.as_str(), own))
-}
-
 /// The rights of a named set of callers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CallerRights {
-    /// Callers that have these rights: `local`, `key:NAME`, `key:*`, `jwt:ISSUER#SUBJECT`.
-    pub matches: Vec<String>,
     /// Tools they see; `None` = all.
     pub tools: Option<Vec<ToolPattern>>,
     /// Tools they do not see.
@@ -88,16 +63,11 @@ pub struct CallerRights {
 }
 
 impl CallerRights {
-    /// Returns all rights on everything that is registered, as `local` has in the embedded default.
+    /// Returns the rights on every registered tool and item, as `local` and the operator have them
+    /// by default. They do not include the right to operate.
     #[must_use]
     pub fn everything() -> Self {
-        Self {
-            matches: vec!["local".to_owned()],
-            tools: None,
-            deny: Vec::new(),
-            grants: vec![Grant("*".to_owned())],
-            operate: true,
-        }
+        Self { tools: None, deny: Vec::new(), grants: vec![Grant("*".to_owned())], operate: false }
     }
 
     /// Whether the caller can see the tool.

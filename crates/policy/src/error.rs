@@ -17,6 +17,37 @@ pub enum SettingError {
         /// The text.
         text: String,
     },
+    /// A text is not a pattern of callers.
+    #[error(
+        "`{}` matches no caller, expected `local`, `operator`, `key:NAME`, `key:*`, \
+         `jwt:ISSUER#SUBJECT`, `jwt:ISSUER#*` or `group:NAME`",
+        text.escape_debug()
+    )]
+    Caller {
+        /// The text.
+        text: String,
+    },
+    /// A set of callers has no patterns, and its name is not that of a caller.
+    #[error("`{}` matches no caller: it has no `match`", set.escape_debug())]
+    NoCaller {
+        /// The set.
+        set: String,
+    },
+    /// Two sets match the same caller.
+    #[error(
+        "`{}` of `{}` and `{}` of `{}` match the same callers",
+        pattern.escape_debug(), set.escape_debug(), other.escape_debug(), other_set.escape_debug()
+    )]
+    Overlap {
+        /// A pattern.
+        pattern: String,
+        /// Its set.
+        set: String,
+        /// The other pattern.
+        other: String,
+        /// The other set.
+        other_set: String,
+    },
     /// An item of the whitelist is not a pattern of tool ids.
     #[error(transparent)]
     Pattern(#[from] InvalidName),

@@ -143,11 +143,12 @@ mod tests {
     use std::collections::BTreeMap;
     use std::sync::Arc;
 
-    use toolbooth_contracts::ToolPattern;
+    use toolbooth_contracts::{Identity, ToolPattern};
 
     use super::*;
     use crate::{
-        CallerRights, EngineError, FeatureFlags, Grant, PolicyEngine, Question, Whitelist,
+        CallerRights, CallerSets, EngineError, FeatureFlags, Grant, PolicyEngine, Question,
+        Whitelist,
     };
 
     fn patterns(texts: &[&str]) -> Vec<ToolPattern> {
@@ -156,20 +157,20 @@ mod tests {
 
     fn policy(tools: &[&str], deny: &[&str], grants: &[&str]) -> Authorizer {
         let rights = CallerRights {
-            matches: vec!["key:a".into()],
             tools: Some(patterns(tools)),
             deny: patterns(deny),
             grants: grants.iter().map(|grant| Grant::parse(grant).unwrap()).collect(),
             operate: false,
         };
-        Authorizer::new(FeatureFlags::ON).with_callers(BTreeMap::from([("a".to_owned(), rights)]))
+        let sets = BTreeMap::from([("key:a".to_owned(), (Vec::new(), rights))]);
+        Authorizer::new(FeatureFlags::ON).with_callers(CallerSets::new(sets).unwrap())
     }
 
     const GREET: Item<'_> = Item { kind: ItemKind::Prompt, server: "s", id: "s.greet" };
     const FILE: Item<'_> = Item { kind: ItemKind::Resource, server: "s", id: "s.file:///a" };
 
     fn ask(policy: &Authorizer, item: &Item<'_>, status: &ToolStatus) -> Result<(), Denial> {
-        let caller = Caller::authenticated("key:a");
+        let caller = Caller::authenticated(Identity::named("key:a").unwrap());
         policy.permit_item(&caller, item, status, &CallContext::default()).map(drop)
     }
 
@@ -185,9 +186,9 @@ mod tests {
         assert_eq!((code(&one, &GREET), code(&one, &FILE)), ("ok", "unregistered-tool"));
         let but = policy(&["s.*"], &["s.file:///*"], &["*"]);
         assert_eq!((code(&but, &GREET), code(&but, &FILE)), ("ok", "unregistered-tool"));
-        let caller = Caller::authenticated("key:a");
+        let caller = Caller::authenticated(Identity::named("key:a").unwrap());
         assert!(but.hides_item(&caller, &FILE) && !but.hides_item(&caller, &GREET));
-        assert!(but.hides_item(&Caller::authenticated("key:b"), &GREET));
+        assert!(but.hides_item(&Caller::authenticated(Identity::named("key:b").unwrap()), &GREET));
         let other = policy(&["s.*"], &[], &["use:prompts/t", "read:*"]);
         assert_eq!(code(&other, &FILE), "ok");
         let denial = ask(&other, &GREET, &ToolStatus::Active).unwrap_err();
@@ -253,7 +254,7 @@ mod tests {
 
     #[test]
     fn servers_are_offered_where_something_of_them_may_be_seen() {
-        let caller = Caller::authenticated("key:a");
+        let caller = Caller::authenticated(Identity::named("key:a").unwrap());
         let may = |tools: &[&str], deny: &[&str], grants: &[&str]| {
             policy(tools, deny, grants).may_have_of(&caller, ItemKind::Prompt, "s")
         };

@@ -2,20 +2,24 @@
 
 mod authorizer;
 mod caller;
+mod caller_sets;
 mod denial;
 mod engine;
 mod error;
 mod flags;
 mod items;
+mod pauses;
 mod toolset;
 mod whitelist;
 
 pub use authorizer::{Access, ApprovalNeed, Authorizer, Charges, Permit, ToolStatus};
-pub use caller::{CallerRights, Grant, Operator, set_of};
+pub use caller::{CallerRights, Grant, Operator};
+pub use caller_sets::{CallerPattern, CallerSets};
 pub use denial::{Denial, DenialRule};
 pub use engine::{ItemQuestion, PolicyEngine, Question, Verdict};
 pub use error::{EngineError, SettingError};
 pub use flags::FeatureFlags;
 pub use items::{Item, ItemPermit};
+pub use pauses::Pauses;
 pub use toolset::ToolSet;
 pub use whitelist::Whitelist;

@@ -11,6 +11,7 @@ use toolbooth_audit::ledger::{
     Claim, ClaimRequest, Claimed, Moment, Prune, Pruned, Refusal, Resolution, Settlement, Swept,
 };
 use toolbooth_audit::memory::MemoryLedger;
+use toolbooth_audit::orders::{OrderRequest, Ordered};
 use toolbooth_audit::{Digester, Ledger, LedgerError};
 use toolbooth_contracts::contract::{AdapterId, ToolContract};
 use toolbooth_contracts::coverage::Readiness;
@@ -92,6 +93,9 @@ impl Ledger for NoStore {
     }
     async fn record_events(&self, _: Vec<EventBody>) -> Result<(), LedgerError> {
         Ok(())
+    }
+    async fn order(&self, _: OrderRequest) -> Result<Ordered, LedgerError> {
+        Ok(Ordered::Missing)
     }
     async fn renew(&self, _: Moment) -> Result<(), LedgerError> {
         Ok(())

@@ -20,6 +20,7 @@ use toolbooth_contracts::{
     CallId, CallRequest, Caller, Conversation, Effect, ErrorCode, ToolCall, ToolResult,
 };
 
+use crate::error::KeyRefusal;
 use crate::path::{self, CallOptions};
 use crate::proxy::ToolProxy;
 
@@ -126,7 +127,7 @@ impl AsyncCalls {
         request.context.call_id = Some(call_id.clone());
         let text = serde_json::to_string(&request)
             .map_err(|error| LedgerError::Defect(error.to_string()))?;
-        let call = QueuedCall::new(call_id, caller.name().to_owned(), text, &parts.clock.now());
+        let call = QueuedCall::new(call_id, caller.identity(), text, &parts.clock.now());
         let waiting = AsyncCall::from(call.clone());
         Ok(match self.queue.enqueue(call, parts.limits.queued_max).await? {
             Enqueued::New => {
@@ -306,8 +307,33 @@ impl AsyncCalls {
         }
         let digester = self.proxy.state().parts.ledger.digester();
         let dedup_key = digester.of_parts(&["queue", &call.caller, &call.call_id]);
-        // The name was authenticated when the call was submitted.
-        let caller = Caller::authenticated(&call.caller);
+        // It was authenticated when the call was submitted.
+        let Some(identity) = call.caller_identity() else {
+            tracing::error!(call.id = call.call_id, "the caller of a queued call cannot be read");
+            return failed(&call.call_id, ErrorCode::InvalidArgs);
+        };
+        match self.proxy.check_identity(&identity) {
+            Ok(()) => (),
+            // The call waits until the keys can be read again.
+            Err(KeyRefusal::Unread) => {
+                return path::refused(
+                    request.tool_id,
+                    call.call_id.clone(),
+                    ErrorCode::RecordUnavailable,
+                    Effect::NotStarted,
+                );
+            }
+            Err(refusal) => {
+                tracing::warn!(call.id = call.call_id, %refusal, "a queued call is not run");
+                return path::refused(
+                    request.tool_id,
+                    call.call_id.clone(),
+                    ErrorCode::PolicyDenied,
+                    Effect::NotStarted,
+                );
+            }
+        }
+        let caller = Caller::authenticated(identity);
         let options = CallOptions { dedup_key: Some(dedup_key), ..CallOptions::default() };
         let running = self.proxy.run(ToolCall::new(request, caller), conversation, options);
         tokio::pin!(running);

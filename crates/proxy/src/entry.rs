@@ -15,6 +15,7 @@ use toolbooth_contracts::{CallContext, CallId, Caller, Conversation, Effect, Err
 use toolbooth_policy::{Denial, DenialRule};
 
 use crate::catalogue::{Catalogue, Verification};
+use crate::refusal_limits::RefusalKind;
 use crate::state::ProxyState;
 use crate::trail::{CallTrail, NAME_BYTES_MAX, UnclaimedEnd};
 use crate::world::World;
@@ -137,7 +138,7 @@ impl Refused {
             return state.count_gap(&LedgerError::unavailable(internal.unwrap_or_default()));
         };
         let at = state.parts.clock.now();
-        if !state.is_single(trail.caller.name(), *code, &at) {
+        if !state.is_single(trail.caller.name(), RefusalKind::Call(*code), &at) {
             tracing::debug!(code = code.as_str(), "a refusal is counted with others");
             return;
         }

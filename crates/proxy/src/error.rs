@@ -44,6 +44,29 @@ pub enum OperationsError {
     NoRecords,
 }
 
+/// Why a key names no caller.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum KeyRefusal {
+    /// No key has this digest.
+    #[error("there is no such key")]
+    Unknown,
+    /// It has expired.
+    #[error("the key `{name}` has expired")]
+    Expired {
+        /// Its name.
+        name: String,
+    },
+    /// It was revoked.
+    #[error("the key `{name}` was revoked")]
+    Revoked {
+        /// Its name.
+        name: String,
+    },
+    /// The keys were not read for too long.
+    #[error("the keys were not read for a while")]
+    Unread,
+}
+
 /// Why an unknown outcome was not resolved.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

@@ -11,6 +11,7 @@ mod executors;
 mod large_results;
 mod limits;
 mod operations;
+mod orders;
 mod own_tools;
 mod path;
 mod payload_retention;
@@ -23,6 +24,7 @@ mod requests;
 mod server_error;
 mod shown;
 mod state;
+mod stops;
 mod trail;
 mod view;
 mod view_cache;
@@ -32,10 +34,11 @@ mod worlds;
 pub use argument_rules::ArgumentRules;
 pub use asynchronous::{AsyncCall, AsyncCalls, Submission};
 pub use catalogue::{Catalogue, Quarantined, SourceEntry, SourceState};
-pub use error::{InvalidPlan, OperationsError, PinError, ResolveError};
+pub use error::{InvalidPlan, KeyRefusal, OperationsError, PinError, ResolveError};
 pub use executors::Executors;
 pub use limits::{Limits, OutputRule};
 pub use operations::Operations;
+pub use orders::{ORDERS_AGE_MAX, ORDERS_EVERY, secret_digest};
 pub use own_tools::{READ_RESULT, SEARCH_TOOLS, own_tools};
 pub use path::StageNote;
 pub use payload_retention::{Intent, PayloadRetention, Results};
@@ -47,7 +50,7 @@ pub use requests::{
     RequestError, ResourceUpdate, ServerRequest, SubscribeRequest, Subscription, UpstreamEntry,
     UpstreamRefusal, Upstreams,
 };
-pub use state::ProxyParts;
+pub use state::{DeniedAuthentication, ProxyParts};
 pub use toolbooth_audit::reads::{LogFilter, ReceiptFilter};
 pub use view::{View, Visible, VisibleItem, declaration};
 pub use view_cache::ListingDigests;

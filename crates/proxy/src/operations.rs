@@ -1,23 +1,26 @@
-//! Operations for operators: reading the records and resolving unknown outcomes.
+//! Operations for operators: reading the records, resolving unknown outcomes, and orders.
 //!
-//! Doc: records.md#reading
+//! Doc: records.md#reading, records.md#orders
 
 use std::sync::Arc;
 
 use serde_json::Value;
 use toolbooth_audit::ledger::Resolution;
+use toolbooth_audit::orders::{OrderChange, OrderRequest, Ordered};
 use toolbooth_audit::reads::{EventFilter, FoundId, LogFilter, Page, PlacedEvent, ReceiptFilter};
+use toolbooth_audit::stored_orders::StoredOrders;
 use toolbooth_audit::verify::{self, TrustAnchors, VerifyReport};
 use toolbooth_audit::{LedgerError, LedgerReads};
 use toolbooth_contracts::agent_log::AgentLog;
 use toolbooth_contracts::json::{JsonFault, JsonText};
 use toolbooth_contracts::receipt::{Receipt, StoredResult};
 use toolbooth_contracts::result::CallError;
-use toolbooth_contracts::{Caller, ContentBlock, ErrorCode, Payload};
+use toolbooth_contracts::{Caller, ContentBlock, ErrorCode, Identity, Payload};
 use toolbooth_policy::Operator;
 
-use crate::error::{OperationsError, ResolveError};
+use crate::error::{KeyRefusal, OperationsError, ResolveError};
 use crate::proxy::ToolProxy;
+use crate::world::World;
 
 /// The records, for an operator.
 #[derive(Clone)]
@@ -85,6 +88,14 @@ impl Operations {
         self.reads.named(prefix, limit).await
     }
 
+    /// The orders of operators: API keys and pauses.
+    ///
+    /// # Errors
+    /// As [`Operations::receipt`].
+    pub async fn orders(&self) -> Result<StoredOrders, LedgerError> {
+        StoredOrders::read(&*self.reads).await
+    }
+
     /// Recomputes every digest, with the supplied keys and checkpoints.
     ///
     /// # Errors
@@ -118,6 +129,67 @@ impl ToolProxy {
     /// [`OperationsError::Denied`].
     pub fn operator(&self, caller: &Caller) -> Result<Operator, OperationsError> {
         self.state().parts.worlds.now().policy.operator(caller).map_err(OperationsError::Denied)
+    }
+
+    /// Records a decision of an operator; it holds in this process when this returns.
+    ///
+    /// # Errors
+    /// If the store rejects it.
+    pub async fn order(
+        &self,
+        operator: &Operator,
+        change: OrderChange,
+    ) -> Result<Ordered, LedgerError> {
+        let parts = &self.state().parts;
+        let by = operator.caller().name().to_owned();
+        let request = OrderRequest { change, by, at: parts.clock.now() };
+        let ordered = parts.ledger.order(request).await?;
+        if let Err(error) = self.refresh_orders().await {
+            tracing::warn!(%error, "a decision is recorded; this process reads it again soon");
+        }
+        Ok(ordered)
+    }
+
+    /// Reads the orders of operators again, and applies them. Must be called at start and every
+    /// [`ORDERS_EVERY`](crate::ORDERS_EVERY).
+    ///
+    /// # Errors
+    /// If the store does not answer; the orders that were read last stay in force.
+    pub async fn refresh_orders(&self) -> Result<(), LedgerError> {
+        let state = self.state();
+        let parts = &state.parts;
+        let Some(reads) = &parts.reads else { return Ok(()) };
+        let changed = state.orders.read(&**reads, &*parts.clock).await?;
+        if let Some(pauses) = changed.pauses {
+            match &parts.catalogue {
+                Some(catalogue) => catalogue.edit(|world| world.set_pauses(pauses)).await,
+                None => {
+                    let mut world = World::clone(&parts.worlds.now());
+                    world.set_pauses(pauses);
+                    parts.worlds.publish(world);
+                }
+            }
+        }
+        // Running calls are stopped after further ones are refused.
+        changed.stops.into_iter().for_each(|target| state.stops.stop(target));
+        Ok(())
+    }
+
+    /// Returns the identity of the holder of the API key with this digest.
+    ///
+    /// # Errors
+    /// [`KeyRefusal`].
+    pub fn key_holder(&self, digest: &str) -> Result<Identity, KeyRefusal> {
+        self.state().orders.holder(digest, &*self.state().parts.clock)
+    }
+
+    /// Checks that an identity that was authenticated before has not ended since: that its API key
+    /// has not expired and was not revoked.
+    ///
+    /// # Errors
+    /// [`KeyRefusal`].
+    pub fn check_identity(&self, identity: &Identity) -> Result<(), KeyRefusal> {
+        self.state().orders.check(identity, &*self.state().parts.clock)
     }
 
     /// Resolves the unknown outcome of a call: the operator states the outcome. Later calls with its

@@ -21,7 +21,7 @@ use crate::requests::{
     UpstreamEntry,
 };
 use crate::shown::shown;
-use crate::state::{ProxyParts, ProxyState};
+use crate::state::{DeniedAuthentication, ProxyParts, ProxyState};
 
 /// The single chokepoint. Cheap to clone; all clones are the same proxy.
 #[derive(Clone)]
@@ -178,6 +178,12 @@ impl ToolProxy {
     /// If the store rejects them.
     pub async fn record_events(&self, events: Vec<EventBody>) -> Result<(), LedgerError> {
         self.0.parts.ledger.record_events(events).await
+    }
+
+    /// Records that a front door did not authenticate a request. Above a number per minute, such
+    /// requests are counted together for each reason.
+    pub async fn record_denied_authentication(&self, denied: DeniedAuthentication<'_>) {
+        self.0.record_denied_authentication(denied).await;
     }
 
     /// Renews the writer's lease, marks the claims of lost writers, frees space, and signs a checkpoint if

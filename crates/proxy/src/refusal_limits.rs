@@ -1,5 +1,6 @@
 //! Limits how many refusals are recorded one by one. Above a number per caller, code and minute, they
-//! are counted and recorded together in one event.
+//! are counted and recorded together in one event. The same holds for each reason for which requests
+//! were not authenticated.
 //!
 //! Path: 9. Doc: records.md#of-one-call
 
@@ -9,7 +10,7 @@ use std::time::Duration;
 
 use toolbooth_audit::ledger::Moment;
 use toolbooth_contracts::ErrorCode;
-use toolbooth_contracts::event::EventBody;
+use toolbooth_contracts::event::{AuditEventKind, EventBody};
 
 /// Refusals of one caller with one code that are recorded one by one in a minute.
 pub(crate) const SINGLE_MAX: u64 = 300;
@@ -21,8 +22,17 @@ const NAMES_MAX: usize = 1_000;
 /// The name under which refusals of further callers are recorded.
 const OTHERS: &str = "(others)";
 
-/// The refused caller and the code.
-type Name = (String, ErrorCode);
+/// What is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum RefusalKind {
+    /// A call or a request of a caller, with this code.
+    Call(ErrorCode),
+    /// A request without valid credentials.
+    Authentication,
+}
+
+/// The refused caller, or the reason why there is none; and what is refused.
+type Name = (String, RefusalKind);
 
 #[derive(Debug)]
 struct Window {
@@ -45,13 +55,13 @@ impl RefusalLimits {
     /// Whether a refusal is recorded by itself; otherwise it is counted.
     pub(crate) fn is_single(
         &self,
-        caller: &str,
-        code: ErrorCode,
+        name: &str,
+        kind: RefusalKind,
         now: Duration,
         at: &Moment,
     ) -> bool {
         let mut windows = self.windows();
-        let mut name = (caller.to_owned(), code);
+        let mut name = (name.to_owned(), kind);
         if windows.len() >= NAMES_MAX && !windows.contains_key(&name) {
             // Windows that are over and without counted refusals are removed to free space.
             windows.retain(|_, window| window.folded > 0 || now < window.began + WINDOW);
@@ -78,10 +88,10 @@ impl RefusalLimits {
     /// Takes the events of counted refusals: of all minutes if `all`, otherwise of those that are over.
     pub(crate) fn take(&self, now: Duration, at: &Moment, all: bool) -> Vec<EventBody> {
         let mut events = Vec::new();
-        self.windows().retain(|(caller, code), window| {
+        self.windows().retain(|(name, kind), window| {
             let over = now >= window.began + WINDOW;
             if window.folded > 0 && (over || all) {
-                events.extend(event(caller, *code, window, at));
+                events.extend(event(name, *kind, window, at));
                 window.folded = 0;
             }
             !over
@@ -90,12 +100,21 @@ impl RefusalLimits {
     }
 }
 
-fn event(caller: &str, code: ErrorCode, window: &Window, at: &Moment) -> Option<EventBody> {
-    let mut event = EventBody::new(code.event()?, at.text.clone());
-    event.caller = Some(caller.to_owned());
-    event.status = Some(code.status());
-    event.error_code = Some(code);
+fn event(name: &str, kind: RefusalKind, window: &Window, at: &Moment) -> Option<EventBody> {
     let mut facts = serde_json::Map::new();
+    let mut event = match kind {
+        RefusalKind::Call(code) => {
+            let mut event = EventBody::new(code.event()?, at.text.clone());
+            event.caller = Some(name.to_owned());
+            event.status = Some(code.status());
+            event.error_code = Some(code);
+            event
+        }
+        RefusalKind::Authentication => {
+            facts.insert("reason".to_owned(), name.into());
+            EventBody::new(AuditEventKind::AuthDenied, at.text.clone())
+        }
+    };
     facts.insert("folded".to_owned(), window.folded.into());
     facts.insert("since".to_owned(), window.since.clone().into());
     event.facts = Some(facts);
@@ -115,7 +134,7 @@ mod tests {
     fn what_comes_too_often_is_counted_for_each_caller_and_code() {
         let limits = RefusalLimits::default();
         let refuse = |caller: &str, code, (now, at): (Duration, Moment)| {
-            limits.is_single(caller, code, now, &at)
+            limits.is_single(caller, RefusalKind::Call(code), now, &at)
         };
         let unknown = ErrorCode::UnregisteredTool;
         let single = (0..1_000).filter(|_| refuse("a", unknown, at(1))).count() as u64;
@@ -143,7 +162,7 @@ mod tests {
             let (now, at) = at(1);
             single += u64::from(limits.is_single(
                 &format!("c{n}"),
-                ErrorCode::UnregisteredTool,
+                RefusalKind::Call(ErrorCode::UnregisteredTool),
                 now,
                 &at,
             ));

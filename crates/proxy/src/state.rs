@@ -2,6 +2,7 @@
 //!
 //! Doc: call-path.md#one-call
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -10,19 +11,20 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use toolbooth_audit::ledger::Moment;
 use toolbooth_audit::{Ledger, LedgerError, LedgerReads};
-use toolbooth_contracts::ErrorCode;
 use toolbooth_contracts::event::{AuditEventKind, EventBody};
 use toolbooth_contracts::secret::SecretShapes;
 
 use crate::catalogue::Catalogue;
 use crate::executors::Executors;
 use crate::limits::Limits;
+use crate::orders::Orders;
 use crate::payload_retention::PayloadRetention;
 use crate::port::{Clock, IdSource, SystemClock, SystemIds};
-use crate::refusal_limits::RefusalLimits;
+use crate::refusal_limits::{RefusalKind, RefusalLimits};
 use crate::requests::subscription_table::Subscriptions;
 use crate::requests::updates::Updates;
 use crate::requests::upstreams::Upstreams;
+use crate::stops::Stops;
 use crate::worlds::Worlds;
 
 /// The parts of a proxy, all supplied from outside.
@@ -73,6 +75,17 @@ impl ProxyParts {
     }
 }
 
+/// A request that was not authenticated.
+#[derive(Debug, Clone, Copy)]
+pub struct DeniedAuthentication<'d> {
+    /// The reason, a fixed word.
+    pub reason: &'static str,
+    /// The name of the key, if it was valid once.
+    pub key: Option<&'d str>,
+    /// The client's address.
+    pub peer: IpAddr,
+}
+
 /// The state that all calls and requests of one proxy share.
 pub(crate) struct ProxyState {
     pub(crate) parts: ProxyParts,
@@ -83,6 +96,10 @@ pub(crate) struct ProxyState {
     gap: AtomicU64,
     /// Refusals that are too frequent to be recorded one by one.
     refusal_limits: RefusalLimits,
+    /// The orders of operators that are in force.
+    pub(crate) orders: Orders,
+    /// Stops of running calls.
+    pub(crate) stops: Stops,
     /// The subscriptions of callers.
     pub(crate) subscriptions: Subscriptions,
     pub(crate) updates: Updates,
@@ -98,6 +115,8 @@ impl ProxyState {
             tasks: TaskTracker::new(),
             gap: AtomicU64::new(0),
             refusal_limits: RefusalLimits::default(),
+            orders: Orders::default(),
+            stops: Stops::default(),
             subscriptions: Subscriptions::default(),
             updates: Updates::default(),
         }
@@ -110,8 +129,27 @@ impl ProxyState {
     }
 
     /// Whether a refusal is recorded by itself; otherwise it is counted with others.
-    pub(crate) fn is_single(&self, caller: &str, code: ErrorCode, at: &Moment) -> bool {
-        self.refusal_limits.is_single(caller, code, self.parts.clock.monotonic(), at)
+    pub(crate) fn is_single(&self, name: &str, kind: RefusalKind, at: &Moment) -> bool {
+        self.refusal_limits.is_single(name, kind, self.parts.clock.monotonic(), at)
+    }
+
+    /// Records that a request was not authenticated, unless too many were for the same reason.
+    pub(crate) async fn record_denied_authentication(&self, denied: DeniedAuthentication<'_>) {
+        let at = self.parts.clock.now();
+        if !self.is_single(denied.reason, RefusalKind::Authentication, &at) {
+            return;
+        }
+        let mut event = EventBody::new(AuditEventKind::AuthDenied, at.text);
+        let mut facts = serde_json::Map::new();
+        facts.insert("reason".to_owned(), denied.reason.into());
+        facts.insert("peer".to_owned(), denied.peer.to_string().into());
+        if let Some(key) = denied.key {
+            facts.insert("key".to_owned(), key.into());
+        }
+        event.facts = Some(facts);
+        if let Err(error) = self.parts.ledger.record_events(vec![event]).await {
+            self.count_gap(&error);
+        }
     }
 
     /// Records how many refusals were counted instead of recorded: of all minutes if `all`, otherwise

@@ -5,11 +5,11 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use toolbooth_contracts::contract::GATEWAY_RUNTIME;
+use toolbooth_contracts::contract::{AdapterId, GATEWAY_RUNTIME};
 use toolbooth_contracts::coverage::CoverageState;
 use toolbooth_contracts::port::ItemKind;
 use toolbooth_contracts::{Caller, ToolId, ToolName};
-use toolbooth_policy::{Authorizer, Item, ToolSet, ToolStatus};
+use toolbooth_policy::{Authorizer, Item, Pauses, ToolSet, ToolStatus};
 use toolbooth_registry::lock::{Approvals, Objection};
 use toolbooth_registry::template::Reading;
 use toolbooth_registry::uris::{ResourceUris, is_normal};
@@ -243,7 +243,10 @@ impl World {
     #[must_use]
     pub fn status_of(&self, source: &Source, kind: ItemKind, key: &str) -> &ToolStatus {
         let kinds = self.item_statuses.get(source);
-        kinds.and_then(|kinds| kinds.get(&kind)?.get(key)).unwrap_or(&ToolStatus::Active)
+        match kinds.and_then(|kinds| kinds.get(&kind)?.get(key)) {
+            None if self.policy.pauses().has_server(source.name()) => &ToolStatus::Paused,
+            own => own.unwrap_or(&ToolStatus::Active),
+        }
     }
 
     /// Returns the server of a resource URI on the wire, and the URI to request from that server;
@@ -267,6 +270,14 @@ impl World {
     /// resources that they do not list. A URI that only quarantined templates match has their status.
     #[must_use]
     pub fn resource_status(&self, server: &str, uri: &str) -> &ToolStatus {
+        match self.judged_resource_status(server, uri) {
+            ToolStatus::Active if self.policy.pauses().has_server(server) => &ToolStatus::Paused,
+            own => own,
+        }
+    }
+
+    /// As [`World::resource_status`], without regard to pauses.
+    fn judged_resource_status(&self, server: &str, uri: &str) -> &ToolStatus {
         let source = Source::Mcp(server.to_owned());
         let (Some(items), Some(statuses)) =
             (self.items.source(&source), self.item_statuses.get(&source))
@@ -324,7 +335,28 @@ impl World {
     /// Returns the status of a tool.
     #[must_use]
     pub fn status(&self, tool: &RegisteredTool) -> &ToolStatus {
-        self.statuses.get(tool.id()).unwrap_or(&ToolStatus::Active)
+        let own = self.statuses.get(tool.id()).unwrap_or(&ToolStatus::Active);
+        let server = match tool.adapter() {
+            AdapterId::Mcp(server) => Some(server.as_str()),
+            _ => None,
+        };
+        match own {
+            ToolStatus::Active if self.policy.pauses().has_tool(tool.id().as_str(), server) => {
+                &ToolStatus::Paused
+            }
+            own => own,
+        }
+    }
+
+    /// Whether calls of the tool by this caller are paused.
+    #[must_use]
+    pub fn is_paused(&self, tool: &RegisteredTool, caller: &Caller) -> bool {
+        *self.status(tool) == ToolStatus::Paused || self.policy.pauses().has_caller(caller.name())
+    }
+
+    /// Replaces the pauses in force.
+    pub fn set_pauses(&mut self, pauses: Pauses) {
+        self.policy = self.policy.clone().with_pauses(pauses);
     }
 
     /// Returns the missing setting that the tool's permissions require.

@@ -22,7 +22,8 @@ use toolbooth_contracts::conversation::Progress;
 use toolbooth_contracts::coverage::Readiness;
 use toolbooth_contracts::receipt::ClaimState;
 use toolbooth_contracts::{
-    CallRequest, Caller, Conversation, Dispatch, Executor, Guard, Outcome, ToolCall, ToolOutput,
+    CallRequest, Caller, Conversation, Dispatch, Executor, Guard, Identity, Outcome, ToolCall,
+    ToolOutput,
 };
 use toolbooth_policy::{Authorizer, FeatureFlags};
 use toolbooth_proxy::{
@@ -133,7 +134,7 @@ async fn a_call_that_is_handed_over_runs_once_however_often_it_is_delivered() {
     assert_eq!(result["callId"], "a");
     assert_eq!(result["content"][0]["text"], "ran {\"n\":1}");
     // Enqueues the row again, as after a worker that ended before it could report completion.
-    let again = QueuedCall::new("b".into(), "local".into(), String::new(), &now());
+    let again = QueuedCall::new("b".into(), &Identity::local(), String::new(), &now());
     let request = json!({"toolId": "shop.order", "args": {"n": 1}, "context": {"callId": "b"}});
     let row = QueuedCall { request: request.to_string(), ..again };
     fixture.ledger.enqueue(row.clone(), 10).await.unwrap();

@@ -131,7 +131,7 @@ fn unlocked(verify_calls: bool, pins: Option<Arc<dyn PinStore>>) -> Fixture {
 impl Fixture {
     async fn call(&self) -> Option<ErrorCode> {
         let request = CallRequest::new("s.read", "{}").unwrap();
-        let call = ToolCall::new(request, Caller::authenticated("local"));
+        let call = ToolCall::new(request, Caller::local());
         let (conversation, _cancel) = Conversation::detached();
         self.proxy.call(call, conversation).await.error.map(|error| error.code)
     }

@@ -18,6 +18,7 @@ use toolbooth_audit::ledger::{
     Settlement, Swept,
 };
 use toolbooth_audit::memory::MemoryLedger;
+use toolbooth_audit::orders::{OrderRequest, Ordered};
 use toolbooth_audit::reads::{EventFilter, LogFilter, PlacedEvent};
 use toolbooth_audit::{Digester, LedgerReads, verify};
 use toolbooth_contracts::agent_log::AgentLog;
@@ -33,8 +34,8 @@ use toolbooth_contracts::{
     Executor, Guard, Outcome, Payload, Status, ToolCall, ToolOutput, ToolResult,
 };
 use toolbooth_policy::{
-    Authorizer, CallerRights, EngineError, FeatureFlags, PolicyEngine, Question, ToolStatus,
-    Verdict, Whitelist,
+    Authorizer, CallerRights, CallerSets, EngineError, FeatureFlags, PolicyEngine, Question,
+    ToolStatus, Verdict, Whitelist,
 };
 use toolbooth_proxy::{
     ArgumentRules, Clock, Executors, IdSource, Intent, Limits, OutputRule, PayloadRetention,
@@ -61,6 +62,7 @@ mock! {
         async fn settle(&self, settlement: Arc<Settlement>) -> Result<Arc<Receipt>, LedgerError>;
         async fn refuse(&self, refusal: Refusal) -> Result<(), LedgerError>;
         async fn record_events(&self, events: Vec<EventBody>) -> Result<(), LedgerError>;
+        async fn order(&self, order: OrderRequest) -> Result<Ordered, LedgerError>;
         async fn renew(&self, at: Moment) -> Result<(), LedgerError>;
         async fn sweep(&self, at: Moment) -> Result<Vec<Swept>, LedgerError>;
         async fn suspend(&self, receipt_id: String, fence: u64, at: Moment) -> Result<(), LedgerError>;
@@ -254,6 +256,10 @@ async fn refused(entry: Value, policy: Authorizer, request: CallRequest, code: E
     refused_in(world(&entry, policy), request, code).await;
 }
 
+fn for_local(rights: CallerRights) -> CallerSets<CallerRights> {
+    CallerSets::new(BTreeMap::from([("local".to_owned(), (Vec::new(), rights))])).unwrap()
+}
+
 async fn refused_in(world: World, request: CallRequest, code: ErrorCode) {
     let ledger = memory();
     let proxy = ToolProxy::new(parts(world, Arc::clone(&ledger) as _, untouched()));
@@ -270,12 +276,12 @@ async fn denied_and_invalid_calls_never_reach_an_executor() {
     let stranger = CallRequest { tool_id: "shop.other".into(), ..good() };
     refused(entry(), Authorizer::new(on()), stranger, C::UnregisteredTool).await;
     let blind = CallerRights { tools: Some(vec![]), ..CallerRights::everything() };
-    let hidden = Authorizer::new(on()).with_callers(BTreeMap::from([("l".into(), blind)]));
+    let hidden = Authorizer::new(on()).with_callers(for_local(blind));
     refused(entry(), hidden, good(), C::UnregisteredTool).await;
     let listed = Authorizer::new(on()).with_whitelist(Whitelist::parse("other").unwrap());
     refused(entry(), listed, good(), C::PolicyDenied).await;
     let poor = CallerRights { grants: vec![], ..CallerRights::everything() };
-    let grants = Authorizer::new(on()).with_callers(BTreeMap::from([("l".into(), poor)]));
+    let grants = Authorizer::new(on()).with_callers(for_local(poor));
     refused(entry(), grants, good(), C::PolicyDenied).await;
     for (status, code) in [
         (ToolStatus::Quarantined("changed".into()), C::QuarantinedTool),
@@ -332,7 +338,7 @@ async fn the_door_is_asked_of_the_arguments_only_for_a_caller_with_the_permissio
         [(without, C::PolicyDenied, 0), (CallerRights::everything(), C::InvalidArgs, 1)]
     {
         let ledger = memory();
-        let policy = Authorizer::new(on()).with_callers(BTreeMap::from([("l".into(), rights)]));
+        let policy = Authorizer::new(on()).with_callers(for_local(rights));
         let parts = parts(world(&entry(), policy), Arc::clone(&ledger) as _, untouched());
         let rules = Arc::new(RefusesAll::default());
         let call = ToolCall::new(request(r#"{"n":1}"#, None), Caller::local());
@@ -761,6 +767,9 @@ impl Ledger for Taped<Arc<MemoryLedger>> {
     }
     async fn record_events(&self, events: Vec<EventBody>) -> Result<(), LedgerError> {
         self.1.record_events(events).await
+    }
+    async fn order(&self, order: OrderRequest) -> Result<Ordered, LedgerError> {
+        self.1.order(order).await
     }
     async fn renew(&self, at: Moment) -> Result<(), LedgerError> {
         self.1.renew(at).await

@@ -16,6 +16,7 @@ use toolbooth_audit::ledger::{
     Settlement, Swept,
 };
 use toolbooth_audit::memory::MemoryLedger;
+use toolbooth_audit::orders::{OrderRequest, Ordered};
 use toolbooth_audit::reads::{EventFilter, LogFilter};
 use toolbooth_audit::{Digester, LedgerReads, verify};
 use toolbooth_contracts::agent_log::{AgentLog, LogLevel};
@@ -32,9 +33,11 @@ use toolbooth_contracts::port::{
 use toolbooth_contracts::receipt::Receipt;
 use toolbooth_contracts::{
     CallContext, CallRequest, Caller, ContentBlock, Conversation, Dispatch, ErrorCode, Executor,
-    Guard, Outcome, Payload, ToolCall, ToolOutput, ToolPattern,
+    Guard, Identity, Outcome, Payload, ToolCall, ToolOutput, ToolPattern,
 };
-use toolbooth_policy::{Authorizer, CallerRights, FeatureFlags, Grant, ToolSet, Whitelist};
+use toolbooth_policy::{
+    Authorizer, CallerRights, CallerSets, FeatureFlags, Grant, ToolSet, Whitelist,
+};
 use toolbooth_proxy::{
     Catalogue, Clock, Executors, InMemoryPins, Limits, PayloadRetention, ProxyParts, RequestError,
     ServerRequest, SourceEntry, SubscribeRequest, Subscription, SystemClock, ToolProxy,
@@ -223,15 +226,20 @@ fn patterns(texts: &[&str]) -> Vec<ToolPattern> {
     texts.iter().map(|text| ToolPattern::try_from((*text).to_owned()).unwrap()).collect()
 }
 
-fn rights(name: &str, tools: &[&str], grants: &[&str]) -> (String, CallerRights) {
+type Set = (String, (Vec<String>, CallerRights));
+
+fn rights(name: &str, tools: &[&str], grants: &[&str]) -> Set {
     let rights = CallerRights {
-        matches: vec![name.to_owned()],
         tools: Some(patterns(tools)),
         deny: Vec::new(),
         grants: grants.iter().map(|grant| Grant::parse(grant).unwrap()).collect(),
         operate: false,
     };
-    (name.to_owned(), rights)
+    (name.to_owned(), (Vec::new(), rights))
+}
+
+fn sets<const N: usize>(sets: [Set; N]) -> CallerSets<CallerRights> {
+    CallerSets::new(BTreeMap::from(sets)).unwrap()
 }
 
 const ON: FeatureFlags = FeatureFlags::ON;
@@ -356,7 +364,7 @@ impl Fixture {
         let request = ServerRequest {
             ask,
             context: CallContext { call_id: Some("c".into()), ..CallContext::default() },
-            caller: Caller::authenticated(caller),
+            caller: Caller::authenticated(Identity::named(caller).unwrap()),
             within: within.map(Arc::from),
         };
         self.proxy.request(request, Conversation::detached().0).await
@@ -366,7 +374,7 @@ impl Fixture {
         let request = SubscribeRequest {
             uri: uri.to_owned(),
             context: CallContext::default(),
-            caller: Caller::authenticated(caller),
+            caller: Caller::authenticated(Identity::named(caller).unwrap()),
             within: None,
         };
         self.proxy.subscribe(request).await
@@ -382,7 +390,7 @@ impl Fixture {
     }
 
     fn view(&self, caller: &str) -> View {
-        self.catalogue.view(&Caller::authenticated(caller))
+        self.catalogue.view(&Caller::authenticated(Identity::named(caller).unwrap()))
     }
 
     fn keys(&self, kind: ItemKind, within: Option<&str>) -> Vec<String> {
@@ -446,6 +454,9 @@ impl Ledger for Memory {
     async fn record_events(&self, events: Vec<EventBody>) -> Result<(), LedgerError> {
         self.there()?;
         self.kept.record_events(events).await
+    }
+    async fn order(&self, order: OrderRequest) -> Result<Ordered, LedgerError> {
+        self.kept.order(order).await
     }
     async fn renew(&self, at: Moment) -> Result<(), LedgerError> {
         self.kept.renew(at).await
@@ -545,7 +556,7 @@ async fn log_level_none_keeps_no_digest_and_secrets_in_uris_are_not_kept() {
 
 #[tokio::test]
 async fn hidden_and_unknown_are_one_answer_and_one_record() {
-    let policy = Authorizer::new(ON).with_callers(BTreeMap::from([
+    let policy = Authorizer::new(ON).with_callers(sets([
         rights("key:part", &["s.greet"], &["*"]),
         rights("key:none", &["t.*"], &["*"]),
     ]));
@@ -585,10 +596,9 @@ async fn hidden_and_unknown_are_one_answer_and_one_record() {
 
 #[tokio::test]
 async fn other_spellings_of_unlisted_uris_are_not_there() {
-    let (name, mut narrow) = rights("key:deny", &["s.*"], &["*"]);
+    let (name, (own, mut narrow)) = rights("key:deny", &["s.*"], &["*"]);
     narrow.deny = patterns(&["s.file:///secret/*"]);
-    let callers =
-        BTreeMap::from([(name, narrow), rights("key:few", &["s.file:///notes/*"], &["*"])]);
+    let callers = sets([(name, (own, narrow)), rights("key:few", &["s.file:///notes/*"], &["*"])]);
     let policy = Authorizer::new(ON).with_callers(callers);
     let fixture = fixture(Plan { policy, ..Plan::default() }).await;
     fixture.lists(|listing| listing.resources.push(resource("file:///Odd name"))).await;
@@ -631,7 +641,7 @@ async fn other_spellings_of_unlisted_uris_are_not_there() {
 async fn each_denial_names_its_rule_and_asks_nobody() {
     let policy = Authorizer::new(ON)
         .with_whitelist(Whitelist::only(patterns(&["s.greet", "s.file:///a"])))
-        .with_callers(BTreeMap::from([
+        .with_callers(sets([
             rights("key:all", &["s.*"], &["use:prompts/s", "read:resources"]),
             rights("key:bare", &["s.*"], &["use:prompts/t"]),
         ]));
@@ -1051,11 +1061,7 @@ async fn items_are_shown_whole_under_their_names_on_the_wire() {
 
 #[tokio::test]
 async fn tool_sets_narrow_everything_and_widen_nothing() {
-    let policy = Authorizer::new(ON).with_callers(BTreeMap::from([rights(
-        "key:part",
-        &["s.greet"],
-        &["*"],
-    )]));
+    let policy = Authorizer::new(ON).with_callers(sets([rights("key:part", &["s.greet"], &["*"])]));
     let fixture = fixture(Plan { policy, ..Plan::default() }).await;
     let prompts = |within| fixture.keys(ItemKind::Prompt, within);
     assert_eq!(prompts(Some("whole")), ["s_greet", "s_part"]);
@@ -1203,8 +1209,7 @@ async fn subscriptions_at_once_ask_once_and_never_leave_one_behind() {
 
 #[tokio::test]
 async fn callers_with_connections_of_their_own_have_subscriptions_of_their_own() {
-    let policy =
-        Authorizer::new(ON).with_callers(BTreeMap::from([rights("key:a", &["*"], &["*"])]));
+    let policy = Authorizer::new(ON).with_callers(sets([rights("key:a", &["*"], &["*"])]));
     let fixture = fixture(Plan { per_caller: true, policy, ..Plan::default() }).await;
     let one = fixture.subscribe("local", A).await.unwrap();
     let two = fixture.subscribe("key:a", A).await.unwrap();

@@ -1,5 +1,7 @@
 //! The errors of the front doors.
 
+use toolbooth_proxy::KeyRefusal;
+
 use crate::http::BODY_BYTES_MAX;
 
 /// An error that prevents or ends the service of a stdio client.
@@ -33,10 +35,79 @@ pub(crate) enum BodyError {
     Malformed(#[source] hyper::Error),
 }
 
-/// The reason why a request was not authenticated.
+/// The reason why a request was not authenticated. Its text is for the client: it does not tell
+/// which keys exist. [`NotAuthenticated::reason`] is for operators.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct NotAuthenticated(pub String);
+pub enum NotAuthenticated {
+    /// The request has no credentials and may not call without them.
+    #[error("{0}")]
+    NoCredentials(&'static str),
+    /// The credentials are not one bearer token.
+    #[error("the header `Authorization` is not `Bearer` with an API key")]
+    Malformed,
+    /// The credentials are in the URL.
+    #[error("credentials do not belong in the URL; send the header `Authorization`")]
+    InUrl,
+    /// No key has this text.
+    #[error("the credentials are not valid")]
+    UnknownKey,
+    /// The key has expired.
+    #[error("the credentials are not valid")]
+    ExpiredKey {
+        /// Its name.
+        name: String,
+    },
+    /// The key was revoked.
+    #[error("the credentials are not valid")]
+    RevokedKey {
+        /// Its name.
+        name: String,
+    },
+    /// The keys were not read for too long, so that one may have been revoked since.
+    #[error("the credentials cannot be checked at the moment; try again later")]
+    Unchecked,
+}
+
+impl NotAuthenticated {
+    /// Returns the reason in the form of records.
+    #[must_use]
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::NoCredentials(_) => "no-credentials",
+            Self::Malformed => "malformed",
+            Self::InUrl => "in-url",
+            Self::UnknownKey => "unknown-key",
+            Self::ExpiredKey { .. } => "expired-key",
+            Self::RevokedKey { .. } => "revoked-key",
+            Self::Unchecked => "unchecked",
+        }
+    }
+
+    /// Returns the name of a key that was valid once.
+    #[must_use]
+    pub fn key(&self) -> Option<&str> {
+        match self {
+            Self::ExpiredKey { name } | Self::RevokedKey { name } => Some(name),
+            _ => None,
+        }
+    }
+
+    /// Whether the request had credentials, which are not valid.
+    pub(crate) fn has_credentials(&self) -> bool {
+        !matches!(self, Self::NoCredentials(_))
+    }
+}
+
+impl From<KeyRefusal> for NotAuthenticated {
+    fn from(refusal: KeyRefusal) -> Self {
+        match refusal {
+            KeyRefusal::Unknown => Self::UnknownKey,
+            KeyRefusal::Expired { name } => Self::ExpiredKey { name },
+            KeyRefusal::Revoked { name } => Self::RevokedKey { name },
+            KeyRefusal::Unread => Self::Unchecked,
+        }
+    }
+}
 
 /// The reason why no session was made.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -20,7 +20,7 @@ use toolbooth_audit::verify::{self, TrustAnchors};
 use toolbooth_contracts::contract::IdempotencyMode;
 use toolbooth_contracts::event::AuditEventKind;
 use toolbooth_contracts::json::JsonText;
-use toolbooth_contracts::{ContentBlock, Effect};
+use toolbooth_contracts::{ContentBlock, Effect, Identity};
 use toolbooth_store::sqlite::{self, DATABASE, SqliteLedger, SqliteOptions};
 
 const BYTES_MAX: u64 = 2 << 20;
@@ -168,7 +168,7 @@ async fn logs_give_way_and_then_calls_are_refused() {
     assert_eq!(logs(&ledger).await.1, 0, "all that could give way has");
     assert!(is_full(ledger.claim(asked(0)).await));
     assert!(is_full(ledger.refuse(refusal(0)).await));
-    let queued = QueuedCall::new("q".into(), "local".into(), "{}".into(), &moment(1));
+    let queued = QueuedCall::new("q".into(), &Identity::local(), "{}".into(), &moment(1));
     assert!(is_full(ledger.enqueue(queued, 10).await));
     let again = ledger.claim(asked(1)).await.unwrap();
     assert!(matches!(again, Claimed::Replay { .. }), "what is known is told");

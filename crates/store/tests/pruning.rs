@@ -21,7 +21,7 @@ use toolbooth_audit::verify::{self, TrustAnchors, VerifyReport};
 use toolbooth_contracts::contract::IdempotencyMode;
 use toolbooth_contracts::event::{AuditEventKind, EventBody};
 use toolbooth_contracts::receipt::StoredResult;
-use toolbooth_contracts::{ContentBlock, Effect, ErrorCode};
+use toolbooth_contracts::{ContentBlock, Effect, ErrorCode, Identity};
 use toolbooth_store::sqlite::{self, DATABASE, SqliteLedger, SqliteOptions};
 
 fn open(folder: &Path, writer: &str) -> SqliteLedger {
@@ -166,7 +166,7 @@ async fn a_name_of_a_call_is_used_again_after_pruning() {
     let folder = tempfile::tempdir().unwrap();
     let ledger = open(folder.path(), "one");
     let queued =
-        |at: i64| QueuedCall::new("again".into(), "local".into(), "{}".into(), &moment(at));
+        |at: i64| QueuedCall::new("again".into(), &Identity::local(), "{}".into(), &moment(at));
     for round in 0..3 {
         let at = 1 + round * 100;
         ledger.enqueue(queued(at), 10).await.unwrap();
@@ -241,7 +241,7 @@ async fn what_a_step_finds_stays_until_the_step_removes_it() {
     for n in 0..3 {
         call(&ledger, &format!("c{n}"), IdempotencyMode::None, (1, 2)).await;
     }
-    let queued = QueuedCall::new("queued".into(), "local".into(), "{}".into(), &moment(1));
+    let queued = QueuedCall::new("queued".into(), &Identity::local(), "{}".into(), &moment(1));
     ledger.enqueue(queued, 10).await.unwrap();
     ledger.take(Vec::new()).await.unwrap().unwrap();
     ledger.finish("local", "queued", "{}".into(), moment(2)).await.unwrap();

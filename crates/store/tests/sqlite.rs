@@ -8,6 +8,7 @@ use rusqlite::Connection;
 use toolbooth_audit::checkpoint::Due;
 use toolbooth_audit::conformance::{moment, request, settlement, suite};
 use toolbooth_audit::ledger::{ClaimRequest, Claimed, Ledger, Prune, PruneKind, Pruned};
+use toolbooth_audit::orders::{OrderChange, OrderRequest, Ordered};
 use toolbooth_audit::queue::{CallQueue, QueuedCall};
 use toolbooth_audit::reads::{EventFilter, Include, LogFilter, ReceiptFilter};
 use toolbooth_audit::verify::TrustAnchors;
@@ -15,8 +16,9 @@ use toolbooth_audit::{LedgerReads, verify};
 use toolbooth_contracts::contract::IdempotencyMode;
 use toolbooth_contracts::event::{AuditEventKind, EventBody};
 use toolbooth_contracts::json::JsonText;
+use toolbooth_contracts::order::PauseTarget;
 use toolbooth_contracts::receipt::ClaimState;
-use toolbooth_contracts::{ContentBlock, Effect, ErrorCode};
+use toolbooth_contracts::{ContentBlock, Effect, ErrorCode, Identity};
 use toolbooth_store::sqlite::{
     self, DATABASE, OpenError, SqliteLedger, SqliteOptions, SqliteReads,
 };
@@ -325,7 +327,7 @@ async fn an_approval_is_believed_by_its_event_and_not_by_its_row() {
 #[tokio::test]
 async fn a_queued_call_and_its_result_are_believed_by_their_events() {
     let call = |id: &str, request: &str| {
-        QueuedCall::new(id.into(), "local".into(), request.into(), &moment(1))
+        QueuedCall::new(id.into(), &Identity::local(), request.into(), &moment(1))
     };
     for (sql, runs, is_served) in [
         ("UPDATE queue SET result = '{\"forged\":1}' WHERE call_id = 'done'", true, false),
@@ -872,6 +874,7 @@ async fn a_store_that_was_put_back_to_an_earlier_version_is_not_taken_over() {
     connection
         .execute_batch(
             "PRAGMA user_version = 5; ALTER TABLE writers ADD COLUMN pruned TEXT;
+             DROP TABLE orders; ALTER TABLE queue DROP COLUMN identity;
              INSERT INTO queue (caller, call_id, state, request, enqueued)
              VALUES ('local', 'forged', 'queued', '{}', '2026-01-01T00:00:00.000Z');",
         )
@@ -880,5 +883,29 @@ async fn a_store_that_was_put_back_to_an_earlier_version_is_not_taken_over() {
     let Err(OpenError::Ledger(toolbooth_audit::LedgerError::Damaged(row))) = refused else {
         panic!("{refused:?}")
     };
-    assert_eq!((row.table.as_str(), row.row.as_str()), ("version", "5"), "{row}");
+    assert_eq!((row.table.as_str(), row.row.as_str()), ("version", "7"), "{row}");
+}
+
+#[tokio::test]
+async fn a_store_without_orders_is_brought_up_to_date() {
+    let folder = tempfile::tempdir().unwrap();
+    let first = open(folder.path(), "one");
+    let queued = QueuedCall::new("old".into(), &Identity::local(), "{}".into(), &moment(1));
+    first.enqueue(queued, 5).await.unwrap();
+    first.close(moment(2)).await.unwrap();
+    let connection = Connection::open(folder.path().join(DATABASE)).unwrap();
+    connection
+        .execute_batch(
+            "PRAGMA user_version = 6; DROP TABLE orders; ALTER TABLE queue DROP COLUMN identity;",
+        )
+        .unwrap();
+    let second = open(folder.path(), "two");
+    let change =
+        OrderChange::Pause { target: PauseTarget::All, cancel_running: false, reason: None };
+    let order = OrderRequest { change, by: "operator".into(), at: moment(3) };
+    assert!(matches!(second.order(order).await.unwrap(), Ordered::Done(_)));
+    // A call whose identity was removed is damaged, and is not run.
+    let taken = second.take(Vec::new()).await;
+    assert!(!matches!(taken, Ok(Some(_))), "{taken:?}");
+    second.close(moment(4)).await.unwrap();
 }

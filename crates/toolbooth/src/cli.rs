@@ -9,8 +9,8 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 pub(crate) use records::{
-    Audit, EventFilterArgs, EventFormat, ExportFormat, LogFilterArgs, Logs, PruneWhat, Receipts,
-    ResolvedAs, Store,
+    Audit, EventFilterArgs, EventFormat, ExportFormat, Keys, LogFilterArgs, Logs, PruneWhat,
+    Receipts, ResolvedAs, Store,
 };
 
 use crate::import::secrets::SecretPlace;
@@ -273,6 +273,37 @@ pub(crate) enum Command {
     /// Reads the receipts, resolves unknown outcomes, removes old records.
     #[command(subcommand)]
     Receipts(Receipts),
+    /// Creates, lists and revokes the API keys of callers.
+    #[command(subcommand)]
+    Keys(Keys),
+    /// Refuses calls from now on: all of them, or those of one tool, server or caller.
+    #[command(after_help = "\
+Examples:
+  toolbooth pause --caller key:intern --reason \"sends too much\"
+  toolbooth pause --server mail --now          running calls are cancelled too
+  toolbooth pause --list")]
+    Pause {
+        #[command(flatten)]
+        target: PauseArgs,
+        /// Cancel the running calls too.
+        #[arg(long)]
+        now: bool,
+        /// The reason, for the records.
+        #[arg(long, value_name = "TEXT")]
+        reason: Option<String>,
+        /// List the pauses in force instead.
+        #[arg(long, conflicts_with_all = ["tool", "server", "caller", "now", "reason"])]
+        list: bool,
+        #[command(flatten)]
+        shown: Shown,
+    },
+    /// Accepts calls again that `pause` refused.
+    Resume {
+        #[command(flatten)]
+        target: PauseArgs,
+        #[command(flatten)]
+        shown: Shown,
+    },
     /// Backs up and restores the records.
     #[command(subcommand)]
     Store(Store),
@@ -281,6 +312,21 @@ pub(crate) enum Command {
         #[command(flatten)]
         shown: Shown,
     },
+}
+
+/// The calls that a pause concerns; without an option, all calls.
+#[derive(Debug, Args)]
+#[group(multiple = false)]
+pub(crate) struct PauseArgs {
+    /// The calls of this tool, by id.
+    #[arg(long, value_name = "ID")]
+    pub(crate) tool: Option<String>,
+    /// The calls and requests to this server.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) server: Option<String>,
+    /// The calls and requests of this caller: `local`, `key:NAME`, `jwt:ISSUER#SUBJECT`.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) caller: Option<String>,
 }
 
 #[derive(Debug, Subcommand)]

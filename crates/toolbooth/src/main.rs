@@ -1,5 +1,6 @@
 //! The binary: parses the command line, reads the configuration and composes the gateway.
 
+mod callers;
 mod cli;
 mod commands;
 mod compose;

@@ -13,9 +13,10 @@ use toolbooth_audit::ledger::Moment;
 use toolbooth_audit::memory::MemoryLedger;
 use toolbooth_audit::note::Signer;
 use toolbooth_audit::{CallQueue, Digester, Ledger, LedgerReads};
+use toolbooth_contracts::Caller;
 use toolbooth_contracts::causes::with_causes;
 use toolbooth_contracts::secret_location::SecretRef;
-use toolbooth_policy::{Authorizer, FeatureFlags};
+use toolbooth_policy::{Authorizer, FeatureFlags, Operator};
 use toolbooth_proxy::Operations;
 use toolbooth_store::postgres::{self, PostgresOptions, PostgresReads};
 use toolbooth_store::sqlite::{
@@ -355,13 +356,23 @@ pub(crate) async fn is_rolled_back(loaded: &Loaded) -> Result<bool, Failure> {
     Ok(!heads.iter().any(|head| head.writer == kept.writer && head.size >= kept.size))
 }
 
-/// Returns the records with operator rights for the user of this machine.
+/// Returns the operator: a user who can read the data folder is the operator.
+pub(crate) fn operator() -> Result<Operator, Failure> {
+    Authorizer::new(FeatureFlags::default())
+        .operator(&Caller::operator())
+        .map_err(|denial| Failure::new(FAILED, "policy-denied", denial.reason))
+}
+
+/// Returns the records with operator rights for the user of the command line.
 pub(crate) fn operations(reads: Arc<dyn LedgerReads>) -> Result<Operations, Failure> {
-    // A user who can read the data folder is the operator.
-    let operator = Authorizer::new(FeatureFlags::default())
-        .operator(&toolbooth_server::auth::local_user())
-        .map_err(|denial| Failure::new(FAILED, "policy-denied", denial.reason))?;
-    Ok(Operations::new(reads, operator))
+    Ok(Operations::new(reads, operator()?))
+}
+
+/// Returns the operator key of the data folder.
+pub(crate) fn operator_key(loaded: &Loaded) -> Result<String, Failure> {
+    StoreFolder::create(&loaded.data)
+        .and_then(|folder| folder.operator_key())
+        .map_err(|error| Failure::store(with_causes(&error)))
 }
 
 /// Returns the used and the permitted space of the records as text. `None` for PostgreSQL, whose disk is

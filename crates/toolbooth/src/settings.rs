@@ -8,7 +8,7 @@ use std::time::Duration;
 use toolbooth_contracts::ToolPattern;
 use toolbooth_contracts::agent_log::LogLevel;
 use toolbooth_contracts::contract::GATEWAY_RUNTIME;
-use toolbooth_policy::{Authorizer, CallerRights, FeatureFlags, Grant, Whitelist};
+use toolbooth_policy::{Authorizer, FeatureFlags, Grant, Whitelist};
 use toolbooth_proxy::{Limits, PayloadRetention, READ_RESULT, Results};
 use toolbooth_registry::WireNames;
 use toolbooth_registry::lock::{Approvals, Lock, LockFile};
@@ -79,28 +79,9 @@ pub(crate) fn authorizer(config: &Config) -> Result<Authorizer, Failure> {
             .map_err(|failure| failure.at("the variable TOOL_WHITELIST"))?,
         None => config.policy.whitelist.clone().map_or_else(Whitelist::all, Whitelist::only),
     };
-    let mut callers = BTreeMap::new();
-    for (name, caller) in &config.callers {
-        let grants = caller
-            .grants
-            .iter()
-            .map(|grant| Grant::parse(grant))
-            .collect::<Result<Vec<_>, _>>()
-            .map_err(|error| {
-                Failure::configuration(error.to_string()).at(format!("callers.{name}.grants"))
-            })?;
-        let rights = CallerRights {
-            matches: caller.matches.clone(),
-            tools: caller.tools.clone(),
-            deny: caller.deny.clone(),
-            grants,
-            operate: caller.operate,
-        };
-        callers.insert(name.clone(), rights);
-    }
     Ok(Authorizer::new(flags)
         .with_whitelist(whitelist)
-        .with_callers(callers)
+        .with_callers(crate::callers::rights(config)?)
         .with_approval_by_trust(config.trust.approval.clone()))
 }
 

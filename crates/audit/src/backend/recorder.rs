@@ -9,6 +9,7 @@ use async_trait::async_trait;
 use serde_json::Value;
 use toolbooth_contracts::agent_log::AgentLog;
 use toolbooth_contracts::event::EventBody;
+use toolbooth_contracts::order::OrderName;
 use toolbooth_contracts::receipt::Receipt;
 
 use crate::backend::disk_space::DiskSpace;
@@ -26,6 +27,7 @@ use crate::ledger::{
     Settlement, Swept,
 };
 use crate::note::Signer;
+use crate::orders::{OrderRequest, Ordered, RawOrder};
 use crate::queue::{CallQueue, Enqueued, Heartbeat, QueuedCall, RawCall, digest_of};
 use crate::reads::{
     Accounted, DamagedRow, EventFilter, FoundId, Include, LedgerReads, LogFilter, Page,
@@ -147,6 +149,10 @@ impl<R: StepRunner> Ledger for Recorder<R> {
 
     async fn resolve(&self, resolution: Resolution) -> Result<Arc<Receipt>, LedgerError> {
         self.runner.run(resolution).await
+    }
+
+    async fn order(&self, order: OrderRequest) -> Result<Ordered, LedgerError> {
+        self.runner.run(order).await
     }
 
     async fn prune(&self, prune: Prune) -> Result<Pruned, LedgerError> {
@@ -311,6 +317,14 @@ impl<R: StepRunner> LedgerReads for Recorder<R> {
         limit: usize,
     ) -> Result<Vec<RawApproval>, LedgerError> {
         self.runner.reads().approval_page(after, limit).await
+    }
+
+    async fn order_page(
+        &self,
+        after: Option<OrderName>,
+        limit: usize,
+    ) -> Result<Vec<RawOrder>, LedgerError> {
+        self.runner.reads().order_page(after, limit).await
     }
 
     async fn queued(&self, caller: &str, call_id: &str) -> Result<Option<RawCall>, LedgerError> {

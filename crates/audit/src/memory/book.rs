@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use toolbooth_contracts::agent_log::AgentLog;
 use toolbooth_contracts::approval::Approval;
 use toolbooth_contracts::event::AuditEvent;
+use toolbooth_contracts::order::{Order, OrderName};
 use toolbooth_contracts::receipt::{AuditPlace, ClaimState, Receipt};
 
 use super::locked;
@@ -16,6 +17,7 @@ use crate::backend::pruning::Removal;
 use crate::backend::working::{Batch, CallName, Needs, RateName, StoreQuery, Stored, WorkingSet};
 use crate::backend::writer::{Backend, Failure, LogEnd};
 use crate::ledger::LedgerError;
+use crate::orders::RawOrder;
 use crate::queue::{self, QueueState, QueuedCall, RawCall};
 
 /// A receipt, and the keys that it holds.
@@ -44,6 +46,7 @@ pub(super) struct MemoryState {
     keys: HashMap<String, String>,
     rates: HashMap<RateName, i64>,
     pub(super) approvals: BTreeMap<String, Approval>,
+    pub(super) orders: BTreeMap<OrderName, Order>,
     /// The canonical form of each event, parsed only on request.
     events: Vec<Box<str>>,
     /// The JSON of each agent log, and the place of its event.
@@ -69,6 +72,7 @@ impl MemoryState {
             keys: HashMap::new(),
             rates: HashMap::new(),
             approvals: BTreeMap::new(),
+            orders: BTreeMap::new(),
             events: Vec::new(),
             logs: Vec::new(),
             calls: BTreeMap::new(),
@@ -102,6 +106,16 @@ impl MemoryState {
         }
     }
 
+    /// Returns the orders in the order of their names.
+    pub(super) fn raw_orders(&self) -> impl Iterator<Item = RawOrder> {
+        self.orders.iter().map(|(name, order)| RawOrder {
+            kind: name.kind.clone(),
+            name: name.name.clone(),
+            bytes: crate::digest::record_text(order),
+            event: self.event(Some(&order.audit_seq)),
+        })
+    }
+
     fn load(&self, needs: Needs, set: &mut WorkingSet) {
         for key in needs.keys {
             let holder = self.keys.get(&key).cloned();
@@ -132,6 +146,9 @@ impl MemoryState {
         for name in needs.calls {
             let call = self.calls.get(&name).map(|(_, call)| call.clone());
             set.load_call(name, call);
+        }
+        if needs.orders {
+            set.load_orders(&self.raw_orders().collect::<Vec<_>>());
         }
         if needs.waiting {
             set.load_waiting(self.in_state(QueueState::Queued).count() as u64);
@@ -240,6 +257,7 @@ impl MemoryState {
         for (id, approval) in &batch.approvals {
             self.approvals.insert(id.clone(), approval.clone());
         }
+        self.orders.extend(batch.orders.clone());
         self.events.extend(batch.events.iter().map(|placed| placed.bytes.as_str().into()));
         let logs = batch.logs.iter();
         self.logs.extend(logs.map(|(log, seq)| (log.record.text.as_str().into(), *seq)));

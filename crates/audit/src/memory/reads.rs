@@ -4,6 +4,7 @@ use std::ops::Bound;
 
 use async_trait::async_trait;
 use toolbooth_contracts::agent_log::AgentLog;
+use toolbooth_contracts::order::OrderName;
 use toolbooth_contracts::receipt::Receipt;
 
 use super::Memory;
@@ -11,6 +12,7 @@ use crate::backend::pruning::PrunedRange;
 use crate::backend::recorder::StepRunner;
 use crate::backend::working::CallName;
 use crate::ledger::LedgerError;
+use crate::orders::RawOrder;
 use crate::queue::RawCall;
 use crate::reads::{
     Accounted, EventFilter, FoundId, IdKind, Include, LedgerReads, LogFilter, MILESTONES, Page,
@@ -188,6 +190,16 @@ impl LedgerReads for Memory {
                 event: book.event(approval.audit_seq.as_ref()),
             })
             .collect())
+    }
+
+    async fn order_page(
+        &self,
+        after: Option<OrderName>,
+        limit: usize,
+    ) -> Result<Vec<RawOrder>, LedgerError> {
+        let book = self.book();
+        let later = |raw: &RawOrder| after.as_ref().is_none_or(|after| raw.order_name() > *after);
+        Ok(book.raw_orders().filter(later).take(limit).collect())
     }
 
     async fn queued(&self, caller: &str, call_id: &str) -> Result<Option<RawCall>, LedgerError> {

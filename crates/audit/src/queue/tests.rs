@@ -3,7 +3,7 @@ use super::*;
 #[test]
 fn a_call_moves_as_the_table_says() {
     let at = Moment { text: "t0".into(), epoch_ms: 0 };
-    let queued = QueuedCall::new("a".into(), "local".into(), "{}".into(), &at);
+    let queued = QueuedCall::new("a".into(), &Identity::local(), "{}".into(), &at);
     let running = step(&queued, CallEvent::Taken { by: "one" }).unwrap();
     let accounted = AuditPlace { writer: "one".into(), seq: 7 };
     let finished = CallEvent::Finished { result: "{}", at: "t1", accounted: &accounted };

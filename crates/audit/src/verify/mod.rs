@@ -9,6 +9,7 @@
 mod chain;
 mod event_fields;
 mod export;
+mod orders;
 mod records;
 mod report;
 mod store;

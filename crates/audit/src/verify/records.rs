@@ -11,12 +11,14 @@ use toolbooth_contracts::event::AuditEventKind;
 use toolbooth_contracts::receipt::{AuditPlace, Receipt};
 
 use super::event_fields::{EventFields, LogFields, Read, ReceiptFields, Record, fits, is_name};
+use super::orders::Orders;
 use super::report::Problems;
 use super::survey::Expectations;
 use crate::backend::steps::CALL_SINCE;
 use crate::backend::working::{CallName, has_accounting_event};
 use crate::claim::holds_keys;
 use crate::digest::Digester;
+use crate::orders::RawOrder;
 use crate::queue::{QueueState, RawCall};
 use crate::reads::{Accounted, RawApproval, Unaccounted};
 
@@ -87,6 +89,7 @@ pub(super) struct Records<'e> {
     accounted: BTreeMap<String, AccountingEvents>,
     /// Requested approvals, and the places of the requests.
     asked: BTreeMap<String, (String, u64)>,
+    orders: Orders,
     /// Missing receipts that held keys after an event.
     absent: BTreeMap<String, Absent>,
     /// The number of operator resolutions of receipts, by events and by their fences.
@@ -116,6 +119,7 @@ impl<'e> Records<'e> {
             dispatched: BTreeMap::new(),
             accounted: BTreeMap::new(),
             asked: BTreeMap::new(),
+            orders: Orders::default(),
             absent: BTreeMap::new(),
             resolved: BTreeMap::new(),
             fences: BTreeMap::new(),
@@ -134,6 +138,7 @@ impl<'e> Records<'e> {
         {
             self.asked.insert(id.to_owned(), (read.writer.clone(), read.seq));
         }
+        self.orders.event(read, fields);
         if fields.event == AuditEventKind::ReceiptResolved
             && let Some(id) = &fields.receipt_id
         {
@@ -444,6 +449,13 @@ impl<'e> Records<'e> {
         }
     }
 
+    pub(super) fn order(&mut self, raw: &RawOrder) {
+        if !self.orders.accounts_for(raw) {
+            let message = format!("no event accounts for order {} as it is", raw.order_name());
+            self.problems.add("order-changed", "", None, message);
+        }
+    }
+
     fn is_lacking(&self, at: Option<&AuditPlace>) -> bool {
         at.is_some_and(|at| self.expected.is_lacking(&at.writer, at.seq))
     }
@@ -529,6 +541,10 @@ impl<'e> Records<'e> {
         for (id, (writer, seq)) in std::mem::take(&mut self.asked) {
             let message = format!("approval {id} is missing");
             self.problems.add("approval-missing", &writer, seq, message);
+        }
+        for (name, writer, seq) in self.orders.missing() {
+            let message = format!("order {name} is missing");
+            self.problems.add("order-missing", &writer, seq, message);
         }
         // A pruned event may have finished the call.
         for (call, writer, seq) in self.queue.lost().filter(|_| !self.expected.lacks_events()) {

@@ -67,6 +67,7 @@ async fn read_store(
     calls(reads, |raw| records.kept_call(&raw.call.caller, &raw.call.call_id)).await?;
     let beyond = replay(reads, &ends, &mut chains, &mut records).await?;
     approvals(reads, &mut records).await?;
+    orders(reads, &mut records).await?;
     let is_known =
         |at: &Option<AuditPlace>| at.as_ref().is_none_or(|at| ends.know(&at.writer, at.seq));
     calls(reads, |raw| {
@@ -268,6 +269,20 @@ async fn approvals(reads: &dyn LedgerReads, records: &mut Records<'_>) -> Result
         progress("approvals", &after, &next)?;
         after = next;
         page.iter().for_each(|raw| records.approval(raw));
+    }
+}
+
+/// Checks that the orders of operators match the newest events about them, and that each still
+/// exists.
+async fn orders(reads: &dyn LedgerReads, records: &mut Records<'_>) -> Result<(), LedgerError> {
+    let mut after = None;
+    loop {
+        let page = reads.order_page(after.clone(), PAGE).await?;
+        let Some(last) = page.last() else { return Ok(()) };
+        let next = Some(last.order_name());
+        progress("orders", &after, &next)?;
+        after = next;
+        page.iter().for_each(|raw| records.order(raw));
     }
 }
 

@@ -1,5 +1,7 @@
+use std::collections::BTreeMap;
+
 use serde_json::json;
-use toolbooth_contracts::{Guard, ToolPattern};
+use toolbooth_contracts::{Guard, Identity, ToolPattern};
 
 use super::*;
 use crate::caller::Grant;
@@ -19,15 +21,15 @@ fn patterns(texts: &[&str]) -> Vec<ToolPattern> {
     texts.iter().map(|text| ToolPattern::try_from((*text).to_owned()).unwrap()).collect()
 }
 
-fn ops() -> BTreeMap<String, CallerRights> {
+fn ops() -> CallerSets<CallerRights> {
     let rights = CallerRights {
-        matches: vec!["key:ops".into()],
         tools: Some(patterns(&["files.*"])),
         deny: patterns(&["files.delete"]),
         grants: vec![Grant::parse("read:*").unwrap()],
         operate: false,
     };
-    BTreeMap::from([("ops".to_owned(), rights)])
+    let set = (vec!["key:ops".to_owned()], rights);
+    CallerSets::new(BTreeMap::from([("ops".to_owned(), set)])).unwrap()
 }
 
 fn code(result: Result<Access, Denial>) -> &'static str {
@@ -39,7 +41,7 @@ fn steps_decide_in_order() {
     let policy = Authorizer::new(on())
         .with_whitelist(Whitelist::parse("files.*").unwrap())
         .with_callers(ops());
-    let caller = Caller::authenticated("key:ops");
+    let caller = Caller::authenticated(Identity::named("key:ops").unwrap());
     let quarantined = ToolStatus::Quarantined("x".into());
     let at =
         |id: &str, status: &ToolStatus| code(policy.access(&caller, &contract(id, &[]), status));
@@ -55,7 +57,7 @@ fn steps_decide_in_order() {
     let local = policy.access(&Caller::local(), &contract("mail.send", &[]), &quarantined);
     assert_eq!(code(local), "policy-denied", "the whitelist comes before quarantine");
     let stranger = policy.access(
-        &Caller::authenticated("key:x"),
+        &Caller::authenticated(Identity::named("key:x").unwrap()),
         &contract("files.read", &[]),
         &ToolStatus::Active,
     );
@@ -80,7 +82,7 @@ fn whitelist_counts_only_while_enforced() {
 #[test]
 fn each_missing_permission_is_named() {
     let policy = Authorizer::new(on()).with_callers(ops());
-    let caller = Caller::authenticated("key:ops");
+    let caller = Caller::authenticated(Identity::named("key:ops").unwrap());
     let tool = contract("files.copy", &["read:db", "write:db", "send:sms"]);
     let access = policy.access(&caller, &tool, &ToolStatus::Active).unwrap();
     let denial =

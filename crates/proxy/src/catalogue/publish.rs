@@ -46,7 +46,8 @@ impl Catalogue {
             tools.filter(|tool| !matches!(world.status(tool), ToolStatus::Quarantined(_)));
         world.names = world.names.with(trusted.map(|tool| WireCandidate::of(tool)));
         let items = world.items.iter().filter(|item| {
-            item.kind() == ItemKind::Prompt && *world.item_status(item) == ToolStatus::Active
+            item.kind() == ItemKind::Prompt
+                && !matches!(world.item_status(item), ToolStatus::Quarantined(_))
         });
         world.prompt_names =
             world.prompt_names.with(items.map(|prompt| WireCandidate::of_prompt(prompt)));

@@ -13,6 +13,7 @@ use toolbooth_audit::LedgerError;
 use toolbooth_contracts::contract::AdapterId;
 use toolbooth_contracts::conversation::Question;
 use toolbooth_contracts::execution_log::Observations;
+use toolbooth_contracts::order::PauseTarget;
 use toolbooth_contracts::port::{ExecutionError, ToolOutput};
 use toolbooth_contracts::sandbox::Enforce;
 use toolbooth_contracts::{
@@ -22,6 +23,7 @@ use toolbooth_contracts::{
 use super::claim::ClaimedCall;
 use crate::allowance::{self, Allowance};
 use crate::state::ProxyState;
+use crate::stops;
 
 /// How the execution ended.
 pub(super) enum Execution {
@@ -67,6 +69,13 @@ async fn try_run(
     claimed: &mut ClaimedCall,
     execution_log: &ExecutionLog,
 ) -> Result<ToolOutput, ExecutionError> {
+    let mut stop_watch = state.stops.watch();
+    // A pause may have come into force since the call took its world. One that comes into force from
+    // here on and stops running calls is seen by the watch.
+    let trail = &claimed.found.entered.trail;
+    if state.parts.worlds.now().is_paused(&claimed.found.tool, &trail.caller) {
+        return Err(cut(ErrorCode::Paused, Effect::NotStarted, "it was paused before dispatch"));
+    }
     let executor = ready(state, claimed)?;
     let found = &claimed.found;
     let contract = Arc::clone(found.tool.contract());
@@ -115,6 +124,17 @@ async fn try_run(
     let timer = tokio::time::sleep_until(allowance.until());
     tokio::pin!(timer);
     let mut cancel_passed_on = false;
+    let (tool_id, adapter) = (contract.tool_id.clone(), found.tool.adapter().clone());
+    let caller = found.entered.trail.caller.clone();
+    let server = match &adapter {
+        AdapterId::Mcp(server) => Some(server.as_str()),
+        _ => None,
+    };
+    let concerned = |target: &PauseTarget| {
+        stops::concerns(target, caller.name(), Some(tool_id.as_str()), server)
+    };
+    let stopped = stop_watch.stopped(concerned);
+    tokio::pin!(stopped);
     let cause = loop {
         tokio::select! {
             biased;
@@ -133,6 +153,10 @@ async fn try_run(
             }
             () = &mut timer => break ErrorCode::Timeout,
             () = state.ending.cancelled() => break ErrorCode::Cancelled,
+            () = &mut stopped => {
+                tracing::info!(tool.id = %tool_id, %caller, "an operator cancels a running call");
+                break ErrorCode::Cancelled;
+            }
             () = conversation.cancelled(), if !cancel_passed_on => {
                 cancel.cancel();
                 cancel_passed_on = true;

@@ -20,6 +20,7 @@ use super::target::Target;
 use super::upstreams::UpstreamEntry;
 use crate::allowance::{self, Allowance};
 use crate::state::ProxyState;
+use crate::stops;
 use crate::trail::CallTrail;
 
 /// A server's response before it is screened.
@@ -99,6 +100,11 @@ pub(super) async fn send(
     let (own, cancel) = conversation.with_own_cancel();
     let (own, progress_signal) = own.with_progress_signal();
     let upstream = Arc::clone(&entry.upstream);
+    let mut stop_watch = state.stops.watch();
+    let (name, server) = (caller.clone(), upstream.name().to_owned());
+    let stopped = stop_watch
+        .stopped(|target| stops::concerns(target, name.name(), None, Some(server.as_str())));
+    tokio::pin!(stopped);
     let asking = async move { upstream.request_within(ask, &caller, within.as_ref(), own).await };
     let mut task = state.tasks.spawn(asking);
     let timer = tokio::time::sleep_until(allowance.until());
@@ -112,6 +118,7 @@ pub(super) async fn send(
             }),
             () = &mut timer => break UpstreamError::Timeout,
             () = state.ending.cancelled() => break UpstreamError::Cancelled,
+            () = &mut stopped => break UpstreamError::Cancelled,
             () = conversation.cancelled() => break UpstreamError::Cancelled,
             // Last, so that no flood of progress hides the timeout.
             Ok(()) = progress_signal.recv() => timer.as_mut().reset(allowance.until()),

@@ -21,7 +21,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use ::http::header::CONNECTION;
+use ::http::header::{CONNECTION, WWW_AUTHENTICATE};
 use axum::Router;
 use axum::extract::{Extension, Request, State};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
@@ -29,6 +29,8 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get, post};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
+use toolbooth_contracts::ErrorCode;
+use toolbooth_proxy::DeniedAuthentication;
 
 pub(crate) use body::{Held, read_json};
 pub use limits::{
@@ -38,7 +40,7 @@ pub use problem::Problem;
 pub use problem_code::ProblemCode;
 
 use crate::Gateway;
-use crate::auth::{Authenticator, Connection};
+use crate::auth::{Authenticator, Connection, NotAuthenticated};
 use crate::mcp;
 use crate::peer::PeerOwners;
 use accept::Serving;
@@ -118,6 +120,22 @@ fn router(door: HttpDoor, ending: &CancellationToken) -> Router {
         .layer(from_fn(answers::as_json))
 }
 
+/// Returns the answer to a request without valid credentials, with the challenge of RFC 6750, 3.
+fn not_authenticated(error: &NotAuthenticated) -> Response {
+    // Further requests on this connection would fail as well; closing it frees its place.
+    let close = [(CONNECTION, "close")];
+    if *error == NotAuthenticated::Unchecked {
+        let problem = Problem::new(ErrorCode::RecordUnavailable, error.to_string());
+        return (close, Problem { retry_after_ms: Some(1_000), ..problem }).into_response();
+    }
+    let challenge = match error.has_credentials() {
+        true => "Bearer realm=\"toolbooth\", error=\"invalid_token\"",
+        false => "Bearer realm=\"toolbooth\"",
+    };
+    let problem = Problem::new(ProblemCode::NOT_AUTHENTICATED, error.to_string());
+    (close, [(WWW_AUTHENTICATE, challenge)], problem).into_response()
+}
+
 async fn authenticate(
     State(door): State<HttpDoor>,
     Extension(connection): Extension<Connection>,
@@ -132,10 +150,11 @@ async fn authenticate(
         }
         Err(error) => {
             // Not a warning: any client that reaches the port could fill the log.
-            tracing::debug!(%error, "a request was not authenticated");
-            let problem = Problem::new(ProblemCode::NOT_AUTHENTICATED, error.to_string());
-            // Further requests on this connection would fail as well; closing it frees its place.
-            ([(CONNECTION, "close")], problem).into_response()
+            tracing::debug!(reason = error.reason(), "a request was not authenticated");
+            let (reason, peer) = (error.reason(), connection.peer.ip().to_canonical());
+            let denied = DeniedAuthentication { reason, key: error.key(), peer };
+            door.gateway.proxy.record_denied_authentication(denied).await;
+            not_authenticated(&error)
         }
     }
 }

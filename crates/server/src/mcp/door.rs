@@ -7,9 +7,11 @@
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use toolbooth_contracts::port::Ask;
-use toolbooth_contracts::{Conversation, ErrorCode};
+use toolbooth_contracts::{Caller, CallerKind, Conversation, ErrorCode};
 use toolbooth_mcp::code;
-use toolbooth_proxy::{RequestError, ServerRequest, SubscribeRequest, Subscription, View};
+use toolbooth_proxy::{
+    ORDERS_EVERY, RequestError, ServerRequest, SubscribeRequest, Subscription, View,
+};
 
 use super::client::Client;
 use super::codec::{Body, Request};
@@ -47,6 +49,18 @@ impl Door {
             "ping" => !client.is_modern(),
             "server/discover" => client.is_modern(),
             _ => false,
+        }
+    }
+
+    /// Waits until the identity of a caller has ended, such as by the revocation of its key. Streams
+    /// end then: they are not authenticated again.
+    pub(super) async fn identity_ended(&self, caller: &Caller) {
+        if caller.kind() != CallerKind::Key {
+            return std::future::pending().await;
+        }
+        let proxy = &self.gateway.proxy;
+        while proxy.check_identity(caller.identity()).is_ok() {
+            tokio::time::sleep(ORDERS_EVERY).await;
         }
     }
 

@@ -396,8 +396,10 @@ impl Visit {
         let (outgoing, receiver) = mpsc::channel(OUTGOING_MAX);
         let stop = session.take_stream();
         let guard = stop.clone().drop_guard();
+        let (door, caller) = (self.endpoint.door.clone(), self.caller.clone());
         tokio::spawn(async move {
-            session.stream(&stop, outgoing).await;
+            let ended = door.identity_ended(&caller);
+            session.stream(&stop, ended, outgoing).await;
             session.leave_stream(&stop);
         });
         Ok(reply::stream(receiver, Some(guard)))

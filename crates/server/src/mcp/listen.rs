@@ -105,6 +105,7 @@ pub(super) async fn run(
     tokio::select! {
         biased;
         () = stop.cancelled() => return,
+        () = door.identity_ended(&client.caller) => return,
         () = ending.cancelled() => (),
         () = membership.outbox.send_to(&outgoing, Some(&request.id)) => return,
     }

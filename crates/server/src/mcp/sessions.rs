@@ -228,12 +228,18 @@ impl Session {
         answers
     }
 
-    /// Sends notifications of changes until `stop` is cancelled, the session ends, or the receiver
-    /// is dropped.
-    pub(super) async fn stream(&self, stop: &CancellationToken, outgoing: mpsc::Sender<Outgoing>) {
+    /// Sends notifications of changes until `stop` is cancelled, the session or its caller's identity
+    /// ends, or the receiver is dropped.
+    pub(super) async fn stream(
+        &self,
+        stop: &CancellationToken,
+        ended: impl Future<Output = ()>,
+        outgoing: mpsc::Sender<Outgoing>,
+    ) {
         tokio::select! {
             biased;
             () = stop.cancelled() => (),
+            () = ended => (),
             () = self.ended.cancelled() => (),
             () = self.membership.outbox.send_to(&outgoing, None) => (),
         }

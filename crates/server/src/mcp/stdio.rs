@@ -26,7 +26,6 @@ use super::outgoing::{Answer, OUTGOING_MAX, Outgoing};
 use super::rpc_error::RpcError;
 use super::sessions::{BATCHES, Initialize, NO_BATCHES, Session};
 use crate::Gateway;
-use crate::auth::local_user;
 use crate::error::ServeError;
 use crate::http::BODY_BYTES_MAX;
 
@@ -35,13 +34,16 @@ const WRITES_MAX: usize = 64;
 /// The time that requests in progress have after the end of the input.
 const END_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Serves one client until its input ends, within `toolset` if it is given.
+/// Serves one client as `caller` until its input ends, within `toolset` if it is given.
 ///
 /// # Errors
 /// [`ServeError`], if the tool set does not exist or the input fails.
-pub async fn serve_stdio(gateway: Gateway, toolset: Option<&str>) -> Result<(), ServeError> {
+pub async fn serve_stdio(
+    gateway: Gateway,
+    caller: Caller,
+    toolset: Option<&str>,
+) -> Result<(), ServeError> {
     let toolset: Option<Arc<str>> = toolset.map(Arc::from);
-    let caller = local_user();
     if let Some(name) = toolset.as_deref().filter(|name| !gateway.catalogue.has_toolset(name)) {
         return Err(ServeError::NoToolSet { name: name.to_owned() });
     }
@@ -214,7 +216,7 @@ impl Pipe {
         ));
         let (outgoing, mut receiver) = mpsc::channel(1);
         let (stream, stop, writer) = (Arc::clone(&fresh), self.ending.clone(), self.writer.clone());
-        tokio::spawn(async move { stream.stream(&stop, outgoing).await });
+        tokio::spawn(async move { stream.stream(&stop, std::future::pending(), outgoing).await });
         tokio::spawn(async move {
             while let Some(Outgoing::Notice(message)) = receiver.recv().await {
                 if writer.send(message).await.is_err() {

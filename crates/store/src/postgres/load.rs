@@ -19,7 +19,7 @@ use toolbooth_audit::queue::{QueuedCall, RawCall};
 use toolbooth_contracts::approval::Approval;
 
 use super::backend::{Parameters, Session, failed};
-use super::rows::{call, cleaned, given, head, limited, number, stored, unreadable};
+use super::rows::{call, cleaned, given, head, limited, number, raw_order, stored, unreadable};
 use super::statements::CALL;
 use super::{clean, schema};
 use crate::{Unreadable, body};
@@ -91,8 +91,9 @@ fn locks(needs: &Needs) -> Vec<i64> {
         .iter()
         .map(|name| lock(&["approval", &name.tool, &name.caller, &name.args_digest]));
     let calls = needs.calls.iter().map(|(caller, id)| lock(&["call", caller, id]));
+    let orders = needs.orders.then(|| lock(&["orders"]));
     let all: BTreeSet<i64> =
-        keys.chain(rates).chain(running).chain(approvals).chain(calls).collect();
+        keys.chain(rates).chain(running).chain(approvals).chain(calls).chain(orders).collect();
     all.into_iter().collect()
 }
 
@@ -140,6 +141,7 @@ impl Session {
             let callers = cleaned(needs.calls.iter().map(|(caller, _)| caller));
             given![callers, cleaned(needs.calls.iter().map(|(_, id)| id))]
         });
+        let orders = asked.add(needs.orders, &s.orders, || given![]);
         let waiting = asked.add(needs.waiting, &s.waiting, || given![]);
         let answers = self.ask_all(&asked.0, &AtomicBool::new(true)).await?;
         drop(asked);
@@ -184,6 +186,9 @@ impl Session {
             set.load_approval(approval(row)?, event_text(row, 1)?.as_deref());
         }
         needs.approvals.into_iter().for_each(|name| set.load_asked(name));
+        if needs.orders {
+            set.load_orders(&rows(orders).iter().map(raw_order).collect::<Vec<_>>());
+        }
         let known: HashMap<CallName, QueuedCall> = rows(calls)
             .iter()
             .map(call)

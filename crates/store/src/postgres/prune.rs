@@ -262,9 +262,10 @@ impl Session {
         }
     }
 
-    /// Returns the sequence numbers of a log that approvals and asynchronous calls name.
+    /// Returns the sequence numbers of a log that approvals, orders and asynchronous calls name.
     async fn named_places(&self, writer: &str) -> Result<BTreeSet<u64>, Failure> {
         let sql = "SELECT body FROM approvals WHERE strpos(body, $1) > 0
+                   UNION ALL SELECT body FROM orders WHERE strpos(body, $1) > 0
                    UNION ALL SELECT queued_by FROM queue WHERE strpos(queued_by, $1) > 0
                    UNION ALL SELECT finished_by FROM queue WHERE strpos(finished_by, $1) > 0";
         let name = serde_json::Value::from(writer).to_string();

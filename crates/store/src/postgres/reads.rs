@@ -10,6 +10,7 @@ use toolbooth_audit::LedgerError;
 use toolbooth_audit::backend::merkle::Hash;
 use toolbooth_audit::backend::pruning::PrunedRange;
 use toolbooth_audit::backend::working::CallName;
+use toolbooth_audit::orders::RawOrder;
 use toolbooth_audit::queue::RawCall;
 use toolbooth_audit::reads::{
     Accounted, EVENT_COLUMNS, EventFilter, FoundId, IdKind, Include, LOG_COLUMNS, LedgerReads,
@@ -17,12 +18,13 @@ use toolbooth_audit::reads::{
     Unaccounted, WriterHead,
 };
 use toolbooth_contracts::agent_log::AgentLog;
+use toolbooth_contracts::order::OrderName;
 use toolbooth_contracts::receipt::{AuditPlace, Receipt};
 
 use super::connect::Server;
 use super::error::OpenError;
-use super::rows::{call, head, log_text};
-use super::statements::{CALL, EVENT, HEAD, VOUCHED, VOUCHING};
+use super::rows::{call, head, log_text, raw_order};
+use super::statements::{CALL, EVENT, HEAD, VOUCHED, VOUCHED_ORDERS, VOUCHING};
 use super::{clean, schema, unavailable};
 use crate::digits::{made_ms, uuid};
 use crate::{Unreadable, body};
@@ -685,6 +687,24 @@ impl LedgerReads for PostgresReads {
             columns: (4..9).map(|at| column(row, at)).collect(),
         };
         Ok(self.rows(&sql, &conditions).await?.iter().map(raw).collect())
+    }
+
+    async fn order_page(
+        &self,
+        after: Option<OrderName>,
+        limit: usize,
+    ) -> Result<Vec<RawOrder>, LedgerError> {
+        let mut conditions = Conditions::default();
+        if let Some(after) = after {
+            conditions.text("(a.kind || ':' || a.name) COLLATE \"C\" >", Some(after.to_string()));
+        }
+        let sql = format!(
+            "SELECT a.kind, a.name, a.body, {VOUCHING} FROM {VOUCHED_ORDERS} {}
+             ORDER BY (a.kind || ':' || a.name) COLLATE \"C\" LIMIT {}",
+            conditions.shown(),
+            count(limit)
+        );
+        Ok(self.rows(&sql, &conditions).await?.iter().map(raw_order).collect())
     }
 
     async fn queued(&self, caller: &str, call_id: &str) -> Result<Option<RawCall>, LedgerError> {

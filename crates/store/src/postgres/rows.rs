@@ -9,6 +9,7 @@ use tokio_postgres::Row;
 use toolbooth_audit::LedgerError;
 use toolbooth_audit::backend::working::Stored;
 use toolbooth_audit::backend::writer::Failure;
+use toolbooth_audit::orders::RawOrder;
 use toolbooth_audit::queue::{QueueState, QueuedCall};
 use toolbooth_audit::reads::{WriterHead, WriterRow};
 use toolbooth_contracts::receipt::{AuditPlace, ClaimState, Receipt};
@@ -76,6 +77,19 @@ pub(super) fn call(row: &Row) -> QueuedCall {
         queued_by: place_of(row.get(11)),
         finished_by: place_of(row.get(12)),
         mac: row.get(13),
+        identity: row.get(14),
+    }
+}
+
+/// Returns an order with the event that it names.
+pub(super) fn raw_order(row: &Row) -> RawOrder {
+    let event: Option<String> = row.get(3);
+    RawOrder {
+        kind: row.get(0),
+        name: row.get(1),
+        bytes: row.get(2),
+        // An event that cannot be unpacked becomes an empty text, which accounts for nothing.
+        event: event.map(|text| body::unpack(text, row.get(4)).unwrap_or_default()),
     }
 }
 

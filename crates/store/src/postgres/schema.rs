@@ -7,10 +7,12 @@
 use tokio_postgres::{Client, Error};
 
 /// The newest version that this build knows.
-pub(super) const VERSION: i32 = 5;
+pub(super) const VERSION: i32 = 7;
 /// The first version with records that this build reads. Missing data is written when a writer
 /// begins.
-pub(super) const READABLE: i32 = 4;
+pub(super) const READABLE: i32 = 6;
+/// A version without records to take over, unlike the ones before it.
+pub(super) const TAKEN_OVER: i32 = 5;
 /// The advisory lock under which migrations are applied.
 const MIGRATION_LOCK: i64 = 0x746f_6f6c_626f_6f74;
 
@@ -193,9 +195,23 @@ DROP INDEX queue_open;
 CREATE INDEX queue_open ON queue (state, enqueued, place) WHERE state <> 'done';
 ";
 
-/// Drops the beginnings of logs that an earlier version removed, once a writer has taken them over.
+/// Changes nothing. Version 5 dropped the column that [`V7`] drops.
+const V5: &str = "";
+
+/// Adds the identities of the callers of asynchronous calls, as JSON, and the orders of operators.
+const V6: &str = "
+ALTER TABLE queue ADD COLUMN identity text;
+CREATE TABLE orders (
+    kind text COLLATE \"C\" NOT NULL,
+    name text COLLATE \"C\" NOT NULL,
+    body text NOT NULL,
+    PRIMARY KEY (kind, name)
+);
+";
+
+/// Drops the beginnings of logs that a version before 5 removed, once a writer has taken them over.
 /// Until then, the version of the database shows a writer that such data exists.
-const V5: &str = "ALTER TABLE writers DROP COLUMN pruned;";
+const V7: &str = "ALTER TABLE writers DROP COLUMN IF EXISTS pruned;";
 
 /// Returns the schema version of a database; 0 if it has no tables yet.
 pub(super) async fn version(client: &Client) -> Result<i32, Error> {
@@ -226,7 +242,7 @@ pub(super) async fn migrate(client: &mut Client, to: i32) -> Result<i32, Error> 
         .query_one("SELECT version FROM toolbooth_version FOR UPDATE", &[])
         .await?
         .get(0);
-    for (version, script) in (1i32..).zip([V1, V2, V3, V4, V5]) {
+    for (version, script) in (1i32..).zip([V1, V2, V3, V4, V5, V6, V7]) {
         if found < version && version <= to {
             transaction.batch_execute(script).await?;
             transaction.execute("UPDATE toolbooth_version SET version = $1", &[&version]).await?;

@@ -13,24 +13,36 @@ pub(super) const HEAD: &str = "w.writer, w.size, w.last_leaf, w.root, w.started,
                                w.checkpoint";
 /// Columns of `queue` that a call is read from.
 pub(super) const CALL: &str = "call_id, caller, request, state, enqueued, finished, worker, \
-                               deliveries, cancel, progress, result, queued_by, finished_by, mac";
+                               deliveries, cancel, progress, result, queued_by, finished_by, mac, identity";
 
 /// Selects an event by its writer and sequence number.
 pub(super) const EVENT: &str = "SELECT body, zbody FROM events WHERE writer = $1 AND seq = $2";
 
-/// Columns of the event that accounts for an approval.
+/// Columns of the event that accounts for an approval or an order.
 pub(super) const VOUCHING: &str = "v.body, v.zbody";
-/// Approvals `a`, joined with the events that they name.
+/// A table `a` with records, joined with the events that they name.
 ///
 /// The place is matched as text, because a cast of a body that is not JSON would fail the whole
 /// query. Text that matches the pattern is a JSON string.
-pub(super) const VOUCHED: &str = r#"approvals a LEFT JOIN events v
+macro_rules! vouched {
+    ($table:literal) => {
+        concat!(
+            $table,
+            r#" a LEFT JOIN events v
      ON v.writer = ('"' || substring(a.body FROM
              '"auditSeq":\{"writer":"((?:[^"\\[:cntrl:]]|\\["\\/bfnrt])*)","seq":[0-9]{1,18}\}'
          ) || '"')::json #>> '{}'
          AND v.seq = substring(a.body FROM
              '"auditSeq":\{"writer":"(?:[^"\\[:cntrl:]]|\\["\\/bfnrt])*","seq":([0-9]{1,18})\}'
-         )::bigint"#;
+         )::bigint"#
+        )
+    };
+}
+
+/// Approvals `a`, joined with the events that they name.
+pub(super) const VOUCHED: &str = vouched!("approvals");
+/// Orders `a`, joined with the events that they name.
+pub(super) const VOUCHED_ORDERS: &str = vouched!("orders");
 
 macro_rules! statements {
     ($($name:ident = $sql:expr;)+) => {
@@ -84,6 +96,7 @@ statements! {
                  WHERE a.state <> 'spent'");
     approvals_by_id = format!(
         "SELECT a.body, {VOUCHING} FROM {VOUCHED} WHERE a.approval_id = ANY($1)");
+    orders = format!("SELECT a.kind, a.name, a.body, {VOUCHING} FROM {VOUCHED_ORDERS}");
     calls = format!(
         "SELECT {CALL} FROM queue q JOIN unnest($1::text[], $2::text[]) AS n (own, id)
              ON n.own = q.caller AND n.id = q.call_id
@@ -169,6 +182,9 @@ statements! {
                          $5::text[], $6::text[], $7::text[])
                      ON CONFLICT (approval_id) DO UPDATE SET
                          state = excluded.state, body = excluded.body";
+    put_orders = "INSERT INTO orders (kind, name, body)
+                  SELECT * FROM unnest($1::text[], $2::text[], $3::text[])
+                  ON CONFLICT (kind, name) DO UPDATE SET body = excluded.body";
     // A place is derived from the transaction id, so that transactions need no shared counter.
     put_events = "INSERT INTO events (writer, seq, place, time, tool, agent, call_id, status, code,
                       receipt_id, has_log, milestone, zbody)
@@ -186,10 +202,11 @@ statements! {
                 FROM unnest($2::bigint[], $3::text[], $4::bytea[], $5::text[])
                     AS n (seq, time, zbody, shared)";
     put_calls = "INSERT INTO queue (caller, call_id, request, enqueued, state, finished, worker,
-                     deliveries, cancel, progress, result, queued_by, finished_by, mac)
+                     deliveries, cancel, progress, result, queued_by, finished_by, mac,
+                     identity)
                  SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[],
                      $6::text[], $7::text[], $8::integer[], $9::boolean[], $10::text[], $11::text[],
-                     $12::text[], $13::text[], $14::text[])
+                     $12::text[], $13::text[], $14::text[], $15::text[])
                  ON CONFLICT (caller, call_id) DO UPDATE SET
                      state = excluded.state, finished = excluded.finished,
                      worker = excluded.worker, deliveries = excluded.deliveries,

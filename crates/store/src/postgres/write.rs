@@ -3,7 +3,7 @@
 //! Doc: records.md#stores
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::Value;
@@ -15,6 +15,7 @@ use toolbooth_audit::backend::writer::Failure;
 use toolbooth_audit::queue::QueuedCall;
 use toolbooth_audit::reads::MILESTONES;
 use toolbooth_contracts::approval::Approval;
+use toolbooth_contracts::order::{Order, OrderName};
 use toolbooth_contracts::receipt::{ClaimState, Receipt};
 
 use super::backend::{Parameters, Session, failed};
@@ -141,6 +142,14 @@ fn text_of_part(part: Part) -> String {
     format!("{},{},{}", part.own, part.given, part.len)
 }
 
+fn order_columns(orders: &BTreeMap<OrderName, Order>) -> Result<Parameters<'_>, Failure> {
+    let kinds: Vec<&str> = orders.keys().map(|name| name.kind.as_str()).collect();
+    let names = cleaned(orders.keys().map(|name| &name.name));
+    let text = |order| serde_json::to_string(order).map_err(|error| unreadable(unwritable(error)));
+    let bodies = orders.values().map(text).collect::<Result<Vec<String>, Failure>>()?;
+    Ok(given![kinds, names, bodies])
+}
+
 fn call_columns(batch: &Batch) -> Parameters<'_> {
     fn of<'b, T>(batch: &'b Batch, read: impl Fn(&'b QueuedCall) -> T) -> Vec<T> {
         batch.calls.values().map(read).collect()
@@ -160,6 +169,7 @@ fn call_columns(batch: &Batch) -> Parameters<'_> {
         of(batch, |call| text_of(call.queued_by.as_ref())),
         of(batch, |call| text_of(call.finished_by.as_ref())),
         of(batch, |call| call.mac.as_deref()),
+        of(batch, |call| call.identity.as_deref()),
     ]
 }
 
@@ -198,6 +208,9 @@ impl Session {
         }
         if !batch.approvals.is_empty() {
             writes.push((&s.put_approvals, approval_columns(batch.approvals.values())?));
+        }
+        if !batch.orders.is_empty() {
+            writes.push((&s.put_orders, order_columns(&batch.orders)?));
         }
         if !batch.events.is_empty() {
             writes.push((&s.put_events, event_columns(to.writer(), batch)?));

@@ -21,6 +21,11 @@ use super::OpenError;
 pub const DATABASE: &str = "toolbooth.db";
 const KEY: &str = "digest.key";
 const SIGNING_KEY: &str = "signing.key";
+const OPERATOR_KEY: &str = "operator.key";
+/// The beginning of every operator key.
+const OPERATOR_KEY_START: &str = "tbo_";
+/// The shortest text that a person may choose as operator key.
+const OPERATOR_KEY_BYTES_MIN: usize = 36;
 /// The file of the newest checkpoint. A database that was restored to an earlier state does not
 /// have that checkpoint.
 const CHECKPOINT: &str = "checkpoint.note";
@@ -180,19 +185,50 @@ impl StoreFolder {
         self.keys_of(SIGNING_KEY).map(|(seed, _)| Signer::new(&seed))
     }
 
-    /// Returns the first key of a file, and the others. A missing file is created with a new key.
-    fn keys_of(&self, name: &str) -> Result<([u8; KEY_BYTES], Vec<[u8; KEY_BYTES]>), OpenError> {
-        let path = self.0.join(name);
+    /// Returns the operator key, whose holder is the operator; creates it if it is missing.
+    ///
+    /// # Errors
+    /// [`OpenError::Key`] if the file has no valid key; [`OpenError::Folder`].
+    pub fn operator_key(&self) -> Result<String, OpenError> {
+        let path = self.0.join(OPERATOR_KEY);
+        let text = format!("{OPERATOR_KEY_START}{}\n", HEXLOWER.encode(&self.random(&path)?));
+        let found = self.read_or_write(OPERATOR_KEY, &text)?;
+        let key = found.trim();
+        let fits = key.starts_with(OPERATOR_KEY_START)
+            && key.len() >= OPERATOR_KEY_BYTES_MIN
+            && key.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
+        match fits {
+            true => Ok(key.to_owned()),
+            false => Err(OpenError::Key {
+                path: path.display().to_string(),
+                what: "is not an operator key",
+            }),
+        }
+    }
+
+    fn random(&self, path: &Path) -> Result<[u8; KEY_BYTES], OpenError> {
         let mut fresh = [0u8; KEY_BYTES];
         getrandom::fill(&mut fresh)
-            .map_err(|error| Self::error(&path, std::io::Error::other(error.to_string())))?;
-        let text = HEXLOWER.encode(&fresh);
-        self.write_new(name, format!("{text}\n").as_bytes())
-            .map_err(|source| Self::error(&path, source))?;
+            .map_err(|error| Self::error(path, std::io::Error::other(error.to_string())))?;
+        Ok(fresh)
+    }
+
+    /// Returns the text of a file, which is created with `text` if it is missing.
+    fn read_or_write(&self, name: &str, text: &str) -> Result<String, OpenError> {
+        let path = self.0.join(name);
+        self.write_new(name, text.as_bytes()).map_err(|source| Self::error(&path, source))?;
         let mut text = String::new();
         File::open(&path)
             .and_then(|file| file.take(64 << 10).read_to_string(&mut text))
             .map_err(|source| Self::error(&path, source))?;
+        Ok(text)
+    }
+
+    /// Returns the first key of a file, and the others. A missing file is created with a new key.
+    fn keys_of(&self, name: &str) -> Result<([u8; KEY_BYTES], Vec<[u8; KEY_BYTES]>), OpenError> {
+        let path = self.0.join(name);
+        let fresh = HEXLOWER.encode(&self.random(&path)?);
+        let text = self.read_or_write(name, &format!("{fresh}\n"))?;
         let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
         let keys: Option<Vec<[u8; KEY_BYTES]>> = lines.map(decode).collect();
         let mut keys = keys.unwrap_or_default().into_iter();

@@ -15,6 +15,7 @@ use toolbooth_contracts::approval::Approval;
 use toolbooth_contracts::receipt::AuditPlace;
 
 use super::compact::{Compact, Name, Shown};
+use super::queries::orders;
 use super::rows::{CALL, HEAD, RECEIPT, call, head, limited, number, receipt_row, unreadable};
 use super::schema;
 use super::transaction::{Transaction, failed};
@@ -51,6 +52,9 @@ impl Transaction<'_> {
         for name in needs.calls {
             let call = self.call(&name)?;
             set.load_call(name, call);
+        }
+        if needs.orders {
+            set.load_orders(&orders(self.connection).map_err(failed)?);
         }
         if needs.waiting {
             let sql = "SELECT count(*) FROM queue WHERE state = 'queued'";

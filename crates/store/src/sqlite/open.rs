@@ -182,7 +182,8 @@ pub fn open(
             .map_err(database)?
     };
     // An unused store has no records of an earlier version to take over.
-    let to = if used { schema::READABLE } else { schema::VERSION };
+    let takes_over = used && found != schema::TAKEN_OVER;
+    let to = if takes_over { schema::READABLE } else { schema::VERSION };
     let version = migrate(&mut connection, to)?.max(to);
     let begun = connection.transaction_with_behavior(TransactionBehavior::Immediate).and_then(
         |transaction| {

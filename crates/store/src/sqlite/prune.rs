@@ -352,11 +352,12 @@ impl Transaction<'_> {
         self.execute("UPDATE writers SET pruned = NULL WHERE no = ?1", [no]).map(drop)
     }
 
-    /// Returns the sequence numbers of a log that approvals and asynchronous calls name.
+    /// Returns the sequence numbers of a log that approvals, orders and asynchronous calls name.
     fn named_places(&self, writer: &str) -> Result<BTreeSet<u64>, Failure> {
         // Invalid JSON names no event; `audit verify` reports it.
         let sql = "WITH named (at) AS (
                        SELECT body -> '$.auditSeq' FROM approvals WHERE json_valid(body)
+                       UNION ALL SELECT body -> '$.auditSeq' FROM orders WHERE json_valid(body)
                        UNION ALL SELECT queued_by FROM queue WHERE json_valid(queued_by)
                        UNION ALL SELECT finished_by FROM queue WHERE json_valid(finished_by))
                    SELECT at ->> '$.seq' FROM named WHERE at ->> '$.writer' = ?1

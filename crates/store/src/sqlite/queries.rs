@@ -4,9 +4,12 @@
 
 use rusqlite::{Connection, OptionalExtension};
 use toolbooth_audit::LedgerError;
+use toolbooth_audit::orders::RawOrder;
 
 use super::compact::{Compact, Shown};
+use super::schema::SEQ_BITS;
 use super::{unavailable, unreadable_at};
+use crate::packing;
 
 pub(super) fn limited(limit: usize) -> i64 {
     i64::try_from(limit).unwrap_or(i64::MAX)
@@ -23,6 +26,24 @@ pub(super) fn keys(
         .query_map(rusqlite::params_from_iter(of), |row| row.get::<_, Shown>(0))
         .map_err(unavailable)?;
     found.map(|key| Ok(key.map_err(unavailable)?.0)).collect()
+}
+
+/// Returns all orders of operators, each with the event that it names.
+pub(super) fn orders(connection: &Connection) -> rusqlite::Result<Vec<RawOrder>> {
+    let sql = "SELECT o.kind, o.name, o.body,
+                   (SELECT e.body FROM events e WHERE e.place = (
+                        SELECT w.no << ?1 | (o.body ->> '$.auditSeq.seq') FROM writers w
+                        WHERE json_valid(o.body) AND w.writer = o.body ->> '$.auditSeq.writer'))
+               FROM orders o ORDER BY o.kind, o.name";
+    let mut statement = connection.prepare_cached(sql)?;
+    let text = |row: &rusqlite::Row<'_>, at: usize| row.get::<_, Shown>(at).map(|text| text.0);
+    let found = statement.query_map([SEQ_BITS], |row| {
+        let event: Option<Vec<u8>> = row.get(3)?;
+        // An event that cannot be unpacked accounts for nothing.
+        let event = event.and_then(|body| packing::unpack(&body).ok());
+        Ok(RawOrder { kind: text(row, 0)?, name: text(row, 1)?, bytes: text(row, 2)?, event })
+    })?;
+    found.collect()
 }
 
 /// Returns the body of a record by its place.

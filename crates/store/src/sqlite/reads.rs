@@ -13,6 +13,7 @@ use rusqlite::{Connection, OptionalExtension};
 use toolbooth_audit::LedgerError;
 use toolbooth_audit::backend::pruning::PrunedRange;
 use toolbooth_audit::backend::working::CallName;
+use toolbooth_audit::orders::RawOrder;
 use toolbooth_audit::queue::{QueuedCall, RawCall};
 use toolbooth_audit::reads::{
     Accounted, DAMAGED_MAX, DamagedRow, EventFilter, FoundId, Include, LedgerReads, LogFilter,
@@ -21,13 +22,14 @@ use toolbooth_audit::reads::{
 use toolbooth_contracts::Status;
 use toolbooth_contracts::agent_log::AgentLog;
 use toolbooth_contracts::event::AuditEvent;
+use toolbooth_contracts::order::OrderName;
 use toolbooth_contracts::receipt::{AuditPlace, ClaimState, Receipt};
 
 use super::compact::{Compact, Shown};
 use super::connection::connect_to_read;
 use super::error::OpenError;
 use super::log_pages::{Naming, RawText, column, log_page, pruned_ranges, writer_name};
-use super::queries::{EVENT, LOG, body, keys, limited};
+use super::queries::{EVENT, LOG, body, keys, limited, orders};
 use super::rows::{CALL, HEAD, RECEIPT, call, head_of, receipt_row};
 use super::schema::{SEQ_BITS, place};
 use super::search_index::{self, Lookup, Search};
@@ -686,6 +688,22 @@ impl LedgerReads for SqliteReads {
         limit: usize,
     ) -> Result<Vec<RawApproval>, LedgerError> {
         self.run(move |reader| approval_page(&reader.database, after, limit)).await
+    }
+
+    async fn order_page(
+        &self,
+        after: Option<OrderName>,
+        limit: usize,
+    ) -> Result<Vec<RawOrder>, LedgerError> {
+        self.run(move |reader| {
+            let mut found = orders(&reader.database).map_err(unavailable)?;
+            // A name with invalid text is compared in the form in which it is shown.
+            found.sort_by_key(RawOrder::order_name);
+            found.retain(|raw| after.as_ref().is_none_or(|after| raw.order_name() > *after));
+            found.truncate(limit);
+            Ok(found)
+        })
+        .await
     }
 
     async fn queued(&self, caller: &str, call_id: &str) -> Result<Option<RawCall>, LedgerError> {

@@ -21,7 +21,7 @@ pub(super) const RECEIPT: &str = "
     UNION ALL SELECT fence, body FROM tombstones WHERE id = ?1";
 /// Columns of `queue` as [`call`] reads them.
 pub(super) const CALL: &str = "call_id, caller, request, state, enqueued, finished, worker, \
-                               deliveries, cancel, progress, result, queued_by, finished_by, mac";
+                               deliveries, cancel, progress, result, queued_by, finished_by, mac, identity";
 /// Columns of `writers` as [`head`] reads them.
 pub(super) const HEAD: &str = "writer, size, last_leaf, root, started, stopped, named, checkpoint";
 
@@ -78,6 +78,7 @@ pub(super) fn call(row: &Row<'_>) -> rusqlite::Result<QueuedCall> {
         queued_by: place_of(row.get(11)?),
         finished_by: place_of(row.get(12)?),
         mac: row.get(13)?,
+        identity: row.get(14)?,
     })
 }
 

@@ -10,10 +10,12 @@ use crate::body;
 use crate::packing;
 
 /// The newest version that this build knows.
-pub(super) const VERSION: i64 = 6;
+pub(super) const VERSION: i64 = 8;
 /// The first version with records that this build reads. Missing data is written when a writer
 /// begins.
-pub(super) const READABLE: i64 = 5;
+pub(super) const READABLE: i64 = 7;
+/// A version without records to take over, unlike the ones before it.
+pub(super) const TAKEN_OVER: i64 = 6;
 
 const V1: &str = "
 CREATE TABLE writers (
@@ -210,9 +212,26 @@ CREATE INDEX queue_open ON queue (state, enqueued, place) WHERE state <> 'done';
 ALTER TABLE writers DROP COLUMN renewed_ms;
 ";
 
-/// Drops the beginnings of logs that an earlier version removed, once a writer has taken them over.
+/// Changes nothing. Version 6 dropped the column that [`V8_OF_OLD`] drops.
+const V6: &str = "";
+
+/// Adds the identities of the callers of asynchronous calls, as JSON, and the orders of operators.
+const V7: &str = "
+ALTER TABLE queue ADD COLUMN identity TEXT;
+CREATE TABLE orders (
+    kind TEXT NOT NULL,
+    name TEXT NOT NULL,
+    body TEXT NOT NULL,
+    PRIMARY KEY (kind, name)
+) STRICT, WITHOUT ROWID;
+";
+
+/// Changes nothing in a database of version 6.
+const V8: &str = "";
+
+/// Drops the beginnings of logs that a version before 6 removed, once a writer has taken them over.
 /// Until then, the version of the database shows a writer that such data exists.
-const V6: &str = "ALTER TABLE writers DROP COLUMN pruned;";
+const V8_OF_OLD: &str = "ALTER TABLE writers DROP COLUMN pruned;";
 
 /// Drops the tables of version 2 once their rows are migrated.
 const V3_END: &str = "
@@ -231,18 +250,26 @@ pub(super) fn version(connection: &Connection) -> rusqlite::Result<i64> {
 pub(super) fn migrate(connection: &mut Connection, to: i64) -> Result<i64, MigrateError> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let found = version(&transaction)?;
-    for (version, script) in (1..).zip([V1, V2, V3, V4, V5, V6]) {
+    for (version, script) in (1..).zip([V1, V2, V3, V4, V5, V6, V7, V8]) {
         if found < version && version <= to {
             transaction.execute_batch(script)?;
             if version == 3 {
                 carry_over(&transaction)?;
                 transaction.execute_batch(V3_END)?;
             }
+            if version == 8 && has_pruned_beginnings(&transaction)? {
+                transaction.execute_batch(V8_OF_OLD)?;
+            }
             transaction.execute_batch(&format!("PRAGMA user_version = {version}"))?;
         }
     }
     transaction.commit()?;
     Ok(found)
+}
+
+fn has_pruned_beginnings(connection: &Connection) -> rusqlite::Result<bool> {
+    let sql = "SELECT EXISTS (SELECT 1 FROM pragma_table_info('writers') WHERE name = 'pruned')";
+    connection.query_row(sql, [], |row| row.get(0))
 }
 
 /// Migrates the rows of version 2. Their texts stay identical byte for byte, since digests cover

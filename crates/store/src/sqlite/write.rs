@@ -11,6 +11,7 @@ use toolbooth_audit::backend::writer::Failure;
 use toolbooth_audit::queue::QueuedCall;
 use toolbooth_audit::reads::MILESTONES;
 use toolbooth_contracts::approval::Approval;
+use toolbooth_contracts::order::{Order, OrderName};
 use toolbooth_contracts::receipt::{ClaimState, Receipt};
 
 use super::compact::Compact;
@@ -61,6 +62,7 @@ impl Transaction<'_> {
             )?;
         }
         batch.approvals.values().try_for_each(|approval| self.put_approval(approval))?;
+        batch.orders.iter().try_for_each(|(name, order)| self.put_order(name, order))?;
         self.put_events(&batch.events)?;
         self.put_logs(batch)?;
         batch.calls.values().try_for_each(|call| self.put_call(call))?;
@@ -185,6 +187,15 @@ impl Transaction<'_> {
         .map(drop)
     }
 
+    fn put_order(&self, name: &OrderName, order: &Order) -> Result<(), Failure> {
+        self.execute(
+            "INSERT INTO orders (kind, name, body) VALUES (?1, ?2, ?3)
+             ON CONFLICT (kind, name) DO UPDATE SET body = excluded.body",
+            (&name.kind, &name.name, json_text(order)?),
+        )
+        .map(drop)
+    }
+
     fn place(&self, seq: u64) -> i64 {
         schema::place(self.writer_no, number(seq))
     }
@@ -224,8 +235,8 @@ impl Transaction<'_> {
     fn put_call(&self, call: &QueuedCall) -> Result<(), Failure> {
         self.execute(
             "INSERT INTO queue (caller, call_id, request, enqueued, state, finished, worker,
-                 deliveries, cancel, progress, result, queued_by, finished_by, mac)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)
+                 deliveries, cancel, progress, result, queued_by, finished_by, mac, identity)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)
              ON CONFLICT (caller, call_id) DO UPDATE SET
                  state = excluded.state, finished = excluded.finished, worker = excluded.worker,
                  deliveries = excluded.deliveries, cancel = excluded.cancel,
@@ -247,6 +258,7 @@ impl Transaction<'_> {
                 call.queued_by.as_ref().map(json_text).transpose()?,
                 call.finished_by.as_ref().map(json_text).transpose()?,
                 &call.mac,
+                &call.identity,
             ),
         )
         .map(drop)

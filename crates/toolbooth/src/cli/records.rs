@@ -323,3 +323,36 @@ pub(crate) enum Receipts {
         shown: Shown,
     },
 }
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Keys {
+    /// Creates an API key and prints it once. A key of this name that has ended is replaced.
+    #[command(after_help = "\
+Examples:
+  toolbooth keys create intern --group interns
+  toolbooth keys create ci --expires 90d --format json")]
+    Create {
+        /// The name; the holder is the caller `key:NAME`.
+        name: String,
+        /// A group of the holder, which `[callers]` can match as `group:NAME`; can be repeated.
+        #[arg(long = "group", value_name = "NAME")]
+        groups: Vec<String>,
+        /// When it expires: RFC 3339, or a duration from now, such as `90d`; default: never.
+        #[arg(long, value_name = "TIME")]
+        expires: Option<String>,
+        #[command(flatten)]
+        shown: Shown,
+    },
+    /// Lists the API keys, without their texts.
+    List {
+        #[command(flatten)]
+        shown: Shown,
+    },
+    /// Revokes an API key. Running gateways refuse it within a second.
+    Revoke {
+        /// The name.
+        name: String,
+        #[command(flatten)]
+        shown: Shown,
+    },
+}

@@ -9,7 +9,8 @@ use toolbooth_contracts::{CallContext, Conversation, ErrorCode, Status, ToolCall
 use toolbooth_proxy::{InvalidPlan, Limits, check_plan};
 use toolbooth_registry::Source;
 
-use super::{caller, text_argument};
+use super::text_argument;
+use crate::callers;
 use crate::cli::Context;
 use crate::compose::Runtime;
 use crate::failure::{Failure, USAGE};
@@ -28,7 +29,7 @@ pub(super) async fn call(
     let text = text_argument(args)?;
     let args = arguments(&text)?;
     report_assumptions(&loaded);
-    let caller = caller(&loaded.config, &context.caller)?;
+    let caller = callers::named(&loaded, &context.caller).await?;
     let offline = OfflineGateway::build(loaded).await?;
     find(&offline, std::iter::once(tool)).await;
     let runtime = Runtime::build(offline).await?;
@@ -199,7 +200,7 @@ pub(super) async fn plan(
     // The check precedes all requests to sources and all records.
     check_plan(&plan, Limits::default().plan_steps_max).map_err(refused)?;
     report_assumptions(&loaded);
-    let caller = caller(&loaded.config, caller_name)?;
+    let caller = callers::named(&loaded, caller_name).await?;
     let offline = OfflineGateway::build(loaded).await?;
     let steps = plan.steps.iter().flatten().map(|step| step.tool.as_str());
     let names: Vec<String> =

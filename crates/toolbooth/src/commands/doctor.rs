@@ -120,13 +120,14 @@ fn http(loaded: &Loaded, checks: &mut Vec<Check>) {
             "leave it out: only the user that runs the gateway may call then",
         ),
         Loopback::SameUser if own_socket_is_known() => {
-            ok("http callers", "only the user that runs the gateway")
+            ok("http callers", "the user that runs the gateway, and holders of keys")
         }
+        Loopback::None => ok("http callers", "only holders of keys"),
         Loopback::SameUser => bad(
             "http callers",
             "warning",
-            "the kernel does not name the owners of sockets; every HTTP caller is refused",
-            "use `toolbooth stdio`, or allow socket diagnostics (NETLINK_SOCK_DIAG, `tcp_diag`)",
+            "the kernel does not name the owners of sockets; HTTP callers without a key are refused",
+            "use `toolbooth stdio` or API keys (`toolbooth keys create`), or allow socket diagnostics (NETLINK_SOCK_DIAG, `tcp_diag`)",
         ),
     });
 }

@@ -5,9 +5,12 @@ mod call;
 mod check;
 mod doctor;
 mod import;
+mod keys;
 mod lock;
+mod orders;
 #[cfg(feature = "parquet")]
 mod parquet;
+mod pause;
 mod receipts;
 mod records;
 mod serve;
@@ -15,7 +18,7 @@ mod store;
 mod tools;
 mod trust;
 
-use crate::cli::{Audit, Cli, Command, LockAction, Receipts, Store};
+use crate::cli::{Audit, Cli, Command, Keys, LockAction, Receipts, Store};
 use crate::config::{self, LockUse};
 use crate::failure::Failure;
 use crate::offline::{self, OfflineGateway};
@@ -98,6 +101,19 @@ pub(crate) async fn run(cli: Cli) -> Result<bool, Failure> {
             let writes = matches!(command, Receipts::Resolve { .. } | Receipts::Prune { .. });
             receipts::receipts(of_records(writes)?, command).await
         }
+        Command::Keys(command) => {
+            let writes = !matches!(command, Keys::List { .. });
+            keys::keys(of_records(writes)?, command).await
+        }
+        Command::Pause { list: true, shown, .. } => {
+            pause::list(&*of_records(false)?, shown.format).await
+        }
+        Command::Pause { target, now, reason, shown, .. } => {
+            pause::pause(of_records(true)?, target, now, reason, shown.format).await
+        }
+        Command::Resume { target, shown } => {
+            pause::resume(of_records(true)?, target, shown.format).await
+        }
         Command::Store(command) => {
             let writes = !matches!(command, Store::Backup { .. });
             store::store(of_records(writes)?, command).await
@@ -115,27 +131,6 @@ pub(crate) async fn run(cli: Cli) -> Result<bool, Failure> {
 async fn offline(loaded: Trusted) -> Result<OfflineGateway, Failure> {
     offline::report_assumptions(&loaded);
     OfflineGateway::build(loaded).await
-}
-
-/// Returns a caller that the command line names: the user of this machine, or one from `[callers]`.
-pub(crate) fn caller(
-    config: &config::Config,
-    name: &str,
-) -> Result<toolbooth_contracts::Caller, Failure> {
-    let known = config.callers.keys().map(String::as_str);
-    let matched =
-        config.callers.values().any(|caller| caller.matches.iter().any(|own| own == name));
-    if name == "local" {
-        return Ok(toolbooth_server::auth::local_user());
-    }
-    if config.callers.contains_key(name) || matched {
-        return Ok(toolbooth_contracts::Caller::authenticated(name));
-    }
-    let failure = Failure::usage(format!("there is no caller `{name}`"));
-    Err(match toolbooth_contracts::id::nearest(name, known) {
-        Some(near) => failure.hint(format!("did you mean `{near}`?")),
-        None => failure.hint("callers are named in `[callers.NAME]` of the configuration"),
-    })
 }
 
 /// Returns an argument that is literal text, `@FILE`, or `-` for standard input.

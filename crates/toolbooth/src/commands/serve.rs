@@ -12,9 +12,10 @@ use tokio_util::sync::CancellationToken;
 use toolbooth_audit::ledger::{PruneKind, RENEW_EVERY};
 use toolbooth_contracts::event::AuditEventKind;
 use toolbooth_contracts::id::nearest;
+use toolbooth_proxy::{ORDERS_EVERY, ToolProxy};
 use toolbooth_registry::lock::{Approvals, Lock};
 use toolbooth_registry::{Source, file};
-use toolbooth_server::auth::Loopback;
+use toolbooth_server::auth::{Credentials, Loopback};
 use toolbooth_server::http::{self, HttpDoor};
 use toolbooth_server::mcp::serve_stdio;
 use toolbooth_server::peer::SocketDiagnostics;
@@ -91,7 +92,8 @@ pub(super) async fn serve(loaded: Trusted, listen: Option<String>) -> Result<boo
         .hint("listen on 127.0.0.1 or [::1]"));
     }
     let limits = door::limits(&loaded.config.http)?;
-    let authenticator = loaded.config.http.loopback;
+    let loopback = loaded.config.http.loopback;
+    let operator_key = crate::records::operator_key(&loaded)?;
     let mut signals = Signals::new()?;
     let runtime = Arc::new(Runtime::build(OfflineGateway::build(loaded).await?).await?);
     let listener = TcpListener::bind(address).await.map_err(|error| {
@@ -113,7 +115,7 @@ pub(super) async fn serve(loaded: Trusted, listen: Option<String>) -> Result<boo
     let reads = Arc::clone(&runtime.reads);
     let http_door = HttpDoor {
         gateway: runtime.gateway(),
-        authenticator: Arc::new(authenticator),
+        authenticator: Arc::new(Credentials::new(runtime.proxy.clone(), loopback, &operator_key)),
         peers: Arc::new(SocketDiagnostics::default()),
         limits,
         readiness: Arc::new(move || {
@@ -128,7 +130,7 @@ pub(super) async fn serve(loaded: Trusted, listen: Option<String>) -> Result<boo
     }
     let serving = tokio::spawn(http::serve(listener, http_door, stopping.clone(), ending.clone()));
     output::line(&format!("listening on http://{address}"));
-    hints(address, &runtime, authenticator);
+    hints(address, &runtime, loopback);
     signals.received().await;
     tracing::info!(calls = runtime.proxy.running(), "stopping");
     stopping.cancel();
@@ -146,14 +148,14 @@ pub(super) async fn serve(loaded: Trusted, listen: Option<String>) -> Result<boo
     ended.map(|()| true)
 }
 
-fn hints(address: SocketAddr, runtime: &Runtime, authenticator: Loopback) {
+fn hints(address: SocketAddr, runtime: &Runtime, loopback: Loopback) {
     let world = runtime.offline.worlds.now();
     crate::notice(&format!(
         "{} tool(s); records under {}",
         world.registry().len(),
         crate::records::store_location(&runtime.offline.loaded)
     ));
-    if authenticator == Loopback::Any {
+    if loopback == Loopback::Any {
         crate::notice(&format!("risk: {}", door::ANY_USER));
     }
     crate::notice("paste into an MCP client:");
@@ -168,12 +170,13 @@ pub(super) async fn stdio(loaded: Trusted, toolset: Option<String>) -> Result<bo
     if let Some(name) = &toolset {
         check_toolset(&loaded, name)?;
     }
+    let caller = crate::callers::of_stdio(&loaded.config)?;
     let mut signals = Signals::new()?;
     let runtime = Arc::new(Runtime::build(OfflineGateway::build(loaded).await?).await?);
     begin(&runtime).await;
     let tending = tokio::spawn(maintain(Arc::clone(&runtime)));
     let (served, signalled) = tokio::select! {
-        served = serve_stdio(runtime.gateway(), toolset.as_deref()) => (served, false),
+        served = serve_stdio(runtime.gateway(), caller, toolset.as_deref()) => (served, false),
         () = signals.received() => (Ok(()), true),
     };
     let patience = async {
@@ -240,6 +243,7 @@ async fn begin(runtime: &Runtime) {
             json!({ "policyVersion": world.policy().version() }),
         )
         .await;
+    refresh_orders(&runtime.proxy).await;
     runtime.note_replaced(&runtime.offline.replaced).await;
     runtime.offline.catalogue.want_states().await;
     let catalogue = Arc::clone(&runtime.offline.catalogue);
@@ -291,16 +295,30 @@ async fn maintain(runtime: Arc<Runtime>) {
             runtime.record_discovered().await;
         }
     };
+    let ordering = async {
+        loop {
+            tokio::time::sleep(ORDERS_EVERY).await;
+            refresh_orders(&runtime.proxy).await;
+        }
+    };
     let others = async {
         tokio::join!(
             noting,
             signing,
+            ordering,
             watch_files(&runtime),
             reload_on_signal(&runtime),
             retain(&runtime)
         )
     };
     tokio::join!(renewing, freshening, others);
+}
+
+/// Reads the keys again. Without a new reading they are refused after a while.
+async fn refresh_orders(proxy: &ToolProxy) {
+    if let Err(error) = proxy.refresh_orders().await {
+        tracing::warn!(%error, "the keys cannot be read");
+    }
 }
 
 /// Returns the records that are old. Asynchronous calls expire after a default time without a `[retention]`

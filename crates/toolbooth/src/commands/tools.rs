@@ -12,7 +12,7 @@ use toolbooth_proxy::Visible;
 use toolbooth_registry::lock::Lock;
 use toolbooth_registry::{RegisteredTool, Source, coverage as report, file};
 
-use super::caller;
+use crate::callers;
 use crate::cli::{CoverageFormat, Form};
 use crate::failure::{FAILED, Failure};
 use crate::offline::{OfflineGateway, remember_names, report_first_uses};
@@ -32,7 +32,7 @@ pub(super) async fn list(
     after: Option<&str>,
     format: Format,
 ) -> Result<bool, Failure> {
-    let caller = caller(&offline.loaded.config, caller_name)?;
+    let caller = callers::named(&offline.loaded, caller_name).await?;
     everything(&offline).await;
     remember_names(&offline);
     let (tools, next) = offline.catalogue.view(&caller).all(after, limit.unwrap_or(usize::MAX));
@@ -91,7 +91,7 @@ pub(super) async fn show(
     caller_name: &str,
     format: Format,
 ) -> Result<bool, Failure> {
-    let caller = caller(&offline.loaded.config, caller_name)?;
+    let caller = callers::named(&offline.loaded, caller_name).await?;
     everything(&offline).await;
     let view = offline.catalogue.view(&caller);
     let found = view.find_any(name);
@@ -138,7 +138,7 @@ pub(super) async fn search(
     limit: usize,
     format: Format,
 ) -> Result<bool, Failure> {
-    let caller = caller(&offline.loaded.config, caller_name)?;
+    let caller = callers::named(&offline.loaded, caller_name).await?;
     everything(&offline).await;
     remember_names(&offline);
     let found = offline.catalogue.view(&caller).search(query, limit);
@@ -273,7 +273,7 @@ pub(super) async fn export(
     strict: bool,
     caller_name: &str,
 ) -> Result<bool, Failure> {
-    let caller = caller(&offline.loaded.config, caller_name)?;
+    let caller = callers::named(&offline.loaded, caller_name).await?;
     let openai = matches!(form, Form::Openai | Form::OpenaiResponses);
     if strict && !openai {
         return Err(Failure::usage("only the openai forms have a strict mode"));

@@ -9,6 +9,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::builtin::Builtin;
+use super::doors::Auth;
 use super::doors::Http;
 use super::doors::Mcp;
 use super::doors::Proxy;
@@ -50,6 +51,8 @@ pub(crate) struct Config {
     pub(crate) mcp: Mcp,
     /// The HTTP front door.
     pub(crate) http: Http,
+    /// Who calls.
+    pub(crate) auth: Auth,
     /// Tool sets, each with a front door of its own.
     pub(crate) toolsets: BTreeMap<String, ToolSet>,
     /// Named sets of rights.

@@ -1,6 +1,6 @@
-//! The settings of the front doors and of the call path: `[proxy]`, `[mcp]`, `[http]`.
+//! The settings of the front doors and of the call path: `[proxy]`, `[mcp]`, `[http]`, `[auth]`.
 //!
-//! Doc: configuration.md
+//! Doc: configuration.md, configuration.md#auth
 
 use std::collections::BTreeMap;
 
@@ -84,6 +84,14 @@ pub(crate) struct Http {
     pub(crate) sessions_per_caller_max: Option<usize>,
     /// How long an MCP session may be idle, in milliseconds.
     pub(crate) session_idle_ms: Option<u64>,
+}
+
+/// Who calls.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Auth {
+    /// The caller of the stdio front door: `local` (the default), `key:NAME` or `jwt:ISSUER#SUBJECT`.
+    pub(crate) stdio_caller: Option<String>,
 }
 
 /// The content of a front door of its own; never more than the caller can see.

@@ -47,7 +47,8 @@ pub(crate) struct Permission {
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Caller {
-    /// Callers with these rights: `local`, `key:NAME`, `key:*`.
+    /// Callers with these rights: `local`, `operator`, `key:NAME`, `key:*`, `jwt:ISSUER#SUBJECT`,
+    /// `jwt:ISSUER#*`, `group:NAME`; absent = the caller with the name of the section.
     #[serde(rename = "match")]
     pub(crate) matches: Vec<String>,
     /// Tools that they can see; absent = all.
@@ -56,7 +57,7 @@ pub(crate) struct Caller {
     pub(crate) deny: Vec<ToolPattern>,
     /// Permissions they have.
     pub(crate) grants: Vec<String>,
-    /// Whether they are operators.
+    /// Whether they are operators, who read all records and decide.
     pub(crate) operate: bool,
     /// Variables or headers of their own, by server.
     pub(crate) secrets: BTreeMap<String, BTreeMap<String, Setting>>,

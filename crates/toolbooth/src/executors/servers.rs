@@ -2,7 +2,6 @@
 //!
 //! Doc: execution.md#mcp-servers
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -112,10 +111,8 @@ pub(crate) fn server_settings(
     let startup_timeout = server.startup_timeout_ms.map_or(STARTUP_TIMEOUT, Duration::from_millis);
     let own = server.credentials == config::Credentials::Caller;
     let apart = own || server.isolation == config::Isolation::Caller;
-    let callers = apart.then(|| CallerSettings {
-        server: name.to_owned(),
-        credentials: own.then(|| credentials(loaded, name)),
-    });
+    let credentials = own.then(|| credentials(loaded, name)).transpose()?;
+    let callers = apart.then(|| CallerSettings { server: name.to_owned(), credentials });
     Ok(ServerSettings { name: name.to_owned(), reach, startup_timeout, callers })
 }
 
@@ -133,19 +130,10 @@ pub(crate) fn folder_name(server: &str) -> String {
 
 /// Returns the callers' own variables or headers for a server. They are in the set that defines a caller's
 /// rights.
-fn credentials(loaded: &Loaded, server: &str) -> Credentials {
+fn credentials(loaded: &Loaded, server: &str) -> Result<Credentials, Failure> {
     type Own = Option<Vec<(String, secrets::Setting)>>;
-    let sets: BTreeMap<String, (Vec<String>, Own)> = loaded
-        .config
-        .callers
-        .iter()
-        .map(|(name, caller)| {
-            let own = caller.secrets.get(server).map(|own| settings(loaded, own));
-            (name.clone(), (caller.matches.clone(), own))
-        })
-        .collect();
-    Arc::new(move |caller| {
-        let (_, (_, own)) = toolbooth_policy::set_of(&sets, |(matches, _)| matches, caller)?;
-        own.clone()
-    })
+    let sets = crate::callers::sets(&loaded.config, |_, caller| -> Result<Own, Failure> {
+        Ok(caller.secrets.get(server).map(|own| settings(loaded, own)))
+    })?;
+    Ok(Arc::new(move |caller| sets.of(caller).and_then(|(_, own)| own.clone())))
 }

@@ -1,17 +1,20 @@
-//! Operator decisions: resolves a claim with an unknown outcome.
+//! Operator decisions: resolves a claim with an unknown outcome, and records orders.
 //!
-//! Path: 9. Doc: records.md#receipts
+//! Path: 9. Doc: records.md#receipts, records.md#orders
 
 use std::sync::Arc;
 
-use toolbooth_contracts::event::AuditEventKind;
+use toolbooth_contracts::event::{AuditEventKind, EventBody};
+use toolbooth_contracts::order::{Order, OrderSubject};
 use toolbooth_contracts::receipt::Receipt;
 use toolbooth_contracts::{ErrorCode, Status};
 
-use super::{Step, about, move_to, place, snapshot};
+use super::{Step, about, move_to, place, plain, snapshot};
 use crate::backend::working::{Changes, Needs, WorkingSet};
 use crate::claim::{self, ClaimEvent, Transition};
+use crate::digest::of_record;
 use crate::ledger::{LedgerError, Resolution};
+use crate::orders::{ORDER, ORDER_DIGEST, ORDERS_MAX, OrderRequest, Ordered, REVISION};
 
 impl Step for Resolution {
     type Answer = Arc<Receipt>;
@@ -48,5 +51,59 @@ impl Step for Resolution {
         body.facts = Some(facts);
         let receipt = changes.put_with(receipt, now.fence, body);
         Ok((receipt, changes))
+    }
+}
+
+impl Step for OrderRequest {
+    type Answer = Ordered;
+
+    fn needs(&self) -> Needs {
+        Needs { orders: true, ..Needs::default() }
+    }
+
+    fn decide(&self, set: &WorkingSet) -> Result<(Ordered, Changes), LedgerError> {
+        let name = self.change.name();
+        let before = set.order(&name)?;
+        let mut changes = Changes::default();
+        let subject = match self.change.decide(before, &self.at) {
+            Ok(subject) => subject,
+            Err(ordered) => return Ok((*ordered, changes)),
+        };
+        if before.is_none() && set.order_count()? >= ORDERS_MAX {
+            return Ok((Ordered::Full, changes));
+        }
+        set.disk_space().check()?;
+        let order = Order {
+            subject,
+            revision: before.map_or(1, |before| before.revision.saturating_add(1)),
+            by: self.by.clone(),
+            at: self.at.text.clone(),
+            audit_seq: place(set, 0),
+        };
+        let mut body = EventBody::new(self.change.event(), self.at.text.clone());
+        body.caller = Some(self.by.clone());
+        let mut facts = serde_json::Map::new();
+        facts.insert(ORDER.to_owned(), name.to_string().into());
+        facts.insert(REVISION.to_owned(), order.revision.into());
+        facts.insert(ORDER_DIGEST.to_owned(), of_record(&order).into());
+        match &order.subject {
+            OrderSubject::Key(key) => {
+                facts.insert("groups".to_owned(), key.groups.clone().into());
+                let expires =
+                    key.expires_at.clone().map(|end| ("expiresAt".to_owned(), end.into()));
+                facts.extend(expires);
+            }
+            OrderSubject::Pause(pause) => {
+                let reason = pause.reason.clone().map(|text| ("reason".to_owned(), text.into()));
+                facts.extend(reason);
+                if pause.cancels_running {
+                    facts.insert("cancelsRunning".to_owned(), true.into());
+                }
+            }
+        }
+        body.facts = Some(facts);
+        changes.events.push(plain(body));
+        changes.orders.push(order.clone());
+        Ok((Ordered::Done(order), changes))
     }
 }

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use toolbooth_contracts::approval::Approval;
+use toolbooth_contracts::order::{Order, OrderName};
 use toolbooth_contracts::receipt::{AuditPlace, ClaimState};
 
 use super::{
@@ -39,6 +40,8 @@ pub struct Batch {
     pub rates: BTreeMap<RateName, i64>,
     /// Approvals by their ids.
     pub approvals: BTreeMap<String, Approval>,
+    /// Orders of operators.
+    pub orders: BTreeMap<OrderName, Order>,
     /// Events in their places.
     pub events: Vec<ChainedEvent>,
     /// Agent logs, each with the place of the event that accounts for it.
@@ -62,6 +65,7 @@ impl Batch {
             && self.held.is_empty()
             && self.rates.is_empty()
             && self.approvals.is_empty()
+            && self.orders.is_empty()
             && self.events.is_empty()
             && self.calls.is_empty()
             && self.upkeep.is_empty()
@@ -119,6 +123,13 @@ impl WorkingSet {
         for approval in changes.approvals {
             self.approvals.insert(approval.approval_id.clone(), approval.clone());
             batch.approvals.insert(approval.approval_id.clone(), approval);
+        }
+        for order in changes.orders {
+            let name = order.name();
+            if let Some(orders) = &mut self.orders {
+                orders.insert(name.clone(), Some(order.clone()));
+            }
+            batch.orders.insert(name, order);
         }
         for NewEvent { body, log } in changes.events {
             let placed = self.head.append(body);

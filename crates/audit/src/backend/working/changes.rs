@@ -7,6 +7,7 @@ use std::sync::Arc;
 use toolbooth_contracts::agent_log::AgentLog;
 use toolbooth_contracts::approval::Approval;
 use toolbooth_contracts::event::EventBody;
+use toolbooth_contracts::order::Order;
 use toolbooth_contracts::receipt::Receipt;
 
 use super::RateName;
@@ -79,6 +80,8 @@ pub struct Changes {
     pub rates: Vec<(RateName, i64)>,
     /// Approvals, new or changed.
     pub approvals: Vec<Approval>,
+    /// Orders of operators, new or changed.
+    pub orders: Vec<Order>,
     /// Events, in order.
     pub events: Vec<NewEvent>,
     /// Asynchronous calls, new or changed.

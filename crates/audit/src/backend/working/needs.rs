@@ -56,6 +56,8 @@ pub struct Needs {
     pub approvals: BTreeSet<ApprovalName>,
     /// Asynchronous calls.
     pub calls: BTreeSet<CallName>,
+    /// Whether all orders of operators are needed.
+    pub orders: bool,
     /// Whether the number of waiting asynchronous calls is needed.
     pub waiting: bool,
     /// A query over the whole store; such a step has its own batch.
@@ -159,6 +161,7 @@ impl Needs {
         self.running.extend(other.running);
         self.approvals.extend(other.approvals);
         self.calls.extend(other.calls);
+        self.orders |= other.orders;
         self.waiting |= other.waiting;
         self.survey = self.survey.take().or(other.survey);
     }

@@ -7,6 +7,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use toolbooth_contracts::approval::{Approval, ApprovalState};
+use toolbooth_contracts::order::{Order, OrderName};
 use toolbooth_contracts::receipt::{ClaimState, Receipt};
 
 use super::{ApprovalName, CallName, Needs, RateName, StoreFindings};
@@ -15,6 +16,7 @@ use crate::backend::disk_space::DiskSpace;
 use crate::backend::writer_status::WriterStatus;
 use crate::digest::{Digester, of_record};
 use crate::ledger::LedgerError;
+use crate::orders::RawOrder;
 use crate::queue::QueuedCall;
 use crate::reads::DamagedRow;
 
@@ -48,6 +50,8 @@ pub struct WorkingSet {
     pub(super) approvals: BTreeMap<String, Approval>,
     asked: HashSet<ApprovalName>,
     pub(super) calls: HashMap<CallName, Option<QueuedCall>>,
+    /// All orders; `None` in the place of one that no event accounts for.
+    pub(super) orders: Option<BTreeMap<OrderName, Option<Order>>>,
     pub(super) waiting: Option<u64>,
     /// The results of the batch's store query.
     pub surveyed: StoreFindings,
@@ -99,6 +103,7 @@ impl WorkingSet {
             approvals: BTreeMap::new(),
             asked: HashSet::new(),
             calls: HashMap::new(),
+            orders: None,
             waiting: None,
             surveyed: StoreFindings::default(),
             clock_ms: None,
@@ -223,6 +228,30 @@ impl WorkingSet {
         known(self.calls.get(&(caller.to_owned(), call_id.to_owned())), "a call")
     }
 
+    /// Returns the current order on a subject.
+    ///
+    /// # Errors
+    /// [`LedgerError::Damaged`] if no event accounts for it; as [`WorkingSet::held`].
+    pub fn order(&self, name: &OrderName) -> Result<Option<&Order>, LedgerError> {
+        let orders = self.orders.as_ref().ok_or_else(|| unread("an order"))?;
+        match orders.get(name) {
+            Some(None) => Err(LedgerError::Damaged(DamagedRow {
+                table: "orders".to_owned(),
+                row: name.to_string(),
+                reason: "no event accounts for it".to_owned(),
+            })),
+            found => Ok(found.and_then(Option::as_ref)),
+        }
+    }
+
+    /// Returns the number of stored orders.
+    ///
+    /// # Errors
+    /// As [`WorkingSet::held`].
+    pub fn order_count(&self) -> Result<usize, LedgerError> {
+        self.orders.as_ref().map(BTreeMap::len).ok_or_else(|| unread("how many orders there are"))
+    }
+
     /// Returns the number of waiting asynchronous calls.
     ///
     /// # Errors
@@ -252,6 +281,7 @@ impl WorkingSet {
             running: those(&needs.running, |tool| self.running.contains_key(tool)),
             approvals: those(&needs.approvals, |name| self.asked.contains(name)),
             calls: those(&needs.calls, |name| self.calls.contains_key(name)),
+            orders: needs.orders && self.orders.is_none(),
             waiting: needs.waiting && self.waiting.is_none(),
             survey: needs.survey.clone(),
         }
@@ -296,6 +326,19 @@ impl WorkingSet {
     /// Loads a call from the store.
     pub fn load_call(&mut self, name: CallName, call: Option<QueuedCall>) {
         self.calls.insert(name, call);
+    }
+
+    /// Loads all orders from the store.
+    pub fn load_orders(&mut self, orders: &[RawOrder]) {
+        let order = |raw: &RawOrder| {
+            let order = raw.accounted();
+            if order.is_none() {
+                let name = raw.order_name();
+                tracing::error!(order = %name, "an order was changed; it is not believed");
+            }
+            (raw.order_name(), order)
+        };
+        self.orders = Some(orders.iter().map(order).collect());
     }
 
     /// Loads the number of waiting calls from the store.
@@ -345,6 +388,7 @@ impl WorkingSet {
         self.running.clear();
         self.asked.clear();
         self.calls.clear();
+        self.orders = None;
         self.waiting = None;
         self.surveyed = StoreFindings::default();
         self.clock_ms = None;

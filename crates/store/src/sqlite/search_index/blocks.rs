@@ -64,7 +64,8 @@ pub(super) struct IndexEntry {
     pub(super) place: i64,
     pub(super) time: i64,
     pub(super) names: [u32; COLUMNS],
-    pub(super) has_log: bool,
+    /// 1 if the event has an agent log, else 0.
+    pub(super) has_log: u8,
     pub(super) call: Option<Id>,
     pub(super) receipt: Option<Id>,
 }
@@ -133,7 +134,7 @@ impl Block {
             for (column, name) in block.names.iter_mut().zip(entry.names) {
                 column.push(name);
             }
-            block.logs.push(entry.has_log.into());
+            block.logs.push(entry.has_log);
             calls.push(id(&entry.call, &mut numbers));
             receipts.push(id(&entry.receipt, &mut numbers));
         }
@@ -318,7 +319,7 @@ mod tests {
                 place: (n as i64) << 20,
                 time: 20_261_123_120_000_000 + n as i64,
                 names: [n as u32 % 7, 0, 1, n as u32, u32::MAX],
-                has_log: n % 2 == 0,
+                has_log: u8::from(n % 2 == 0),
                 call: id(n),
                 receipt: id(n / 2),
             })

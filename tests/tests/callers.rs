@@ -1,0 +1,355 @@
+//! Tests who may call the real gateway, with which credentials, and what each caller may do.
+//!
+//! Path: 1. Doc: front-doors.md#who-may-call
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use serde_json::{Value, json};
+use toolbooth_tests::waiting::CEILING;
+use toolbooth_tests::{Gateway, Place, request};
+
+const TEAM: &str = "[callers.interns]\nmatch = [\"group:interns\"]\ntools = [\"calculator\"]\n\
+     grants = [\"*\"]\n[callers.ops]\nmatch = [\"key:ops\"]\ngrants = [\"*\"]\noperate = true\n";
+const CALL: &str = r#"{"toolId":"calculator","args":{"expression":"6*7"}}"#;
+
+fn team() -> Place {
+    let place = Place::new();
+    place.write("toolbooth.toml", TEAM);
+    place
+}
+
+/// Creates a key; returns its text.
+fn key(place: &Place, arguments: &[&str]) -> String {
+    let (made, exit) = place.json(&[&["keys", "create"], arguments].concat());
+    assert_eq!(exit, 0, "{made}");
+    made["key"].as_str().expect("a key").to_owned()
+}
+
+/// Returns the ids of the tools that a caller sees.
+fn tools(gateway: &Gateway, token: &str) -> Vec<String> {
+    let (status, listed) = gateway.ask_as(token, "GET", "/v1/tools", "");
+    assert_eq!(status, 200, "{listed}");
+    let tools = listed["tools"].as_array().expect("tools").iter();
+    tools.map(|tool| tool["toolId"].as_str().unwrap_or_default().to_owned()).collect()
+}
+
+fn events(place: &Place, kind: &str) -> Vec<Value> {
+    let (all, _) = place.json(&["audit", "query", "--limit", "100000"]);
+    let all = all["events"].as_array().expect("events").iter();
+    all.filter(|event| event["event"] == kind).cloned().collect()
+}
+
+#[test]
+fn a_key_calls_with_the_rights_of_its_set_until_it_is_revoked() {
+    let place = team();
+    let (intern, ops) = (key(&place, &["bob", "--group", "interns"]), key(&place, &["ops"]));
+    let stranger = key(&place, &["stranger"]);
+    let gateway = place.serve();
+    assert_eq!(tools(&gateway, &intern), ["calculator"]);
+    assert!(tools(&gateway, &ops).len() > 1 && tools(&gateway, &stranger).is_empty());
+    let (status, result) = gateway.ask_as(&intern, "POST", "/v1/calls", CALL);
+    assert_eq!((status, &result["structuredContent"]["value"]), (200, &json!("42")), "{result}");
+    assert_eq!(gateway.ask_as(&stranger, "POST", "/v1/calls", CALL).0, 404);
+    // Only `ops` may operate, and the name is the same on every door.
+    assert_eq!(gateway.ask_as(&intern, "GET", "/v1/receipts", "").0, 403);
+    let (status, found) = gateway.ask_as(&ops, "GET", "/v1/receipts?caller=key:bob", "");
+    assert_eq!((status, found["receipts"].as_array().map(Vec::len)), (200, Some(1)), "{found}");
+    let (called, _) = place.json(&[
+        "call",
+        "calculator",
+        "--args",
+        r#"{"expression":"1"}"#,
+        "--caller",
+        "key:bob",
+    ]);
+    assert_eq!(called["status"], "succeeded", "{called}");
+    let found = gateway.operator_get("/v1/receipts?caller=key:bob").1;
+    assert_eq!(found["receipts"].as_array().map(Vec::len), Some(2), "{found}");
+
+    assert_eq!(place.json(&["keys", "revoke", "bob"]).1, 0);
+    let revoked = Instant::now();
+    while gateway.ask_as(&intern, "GET", "/v1/tools", "").0 != 401 {
+        assert!(revoked.elapsed() < CEILING, "the key is still accepted");
+    }
+    assert_eq!(gateway.ask_as(&ops, "GET", "/v1/tools", "").0, 200);
+    let (listed, _) = place.json(&["keys", "list"]);
+    let states: BTreeMap<&str, &str> = listed["keys"]
+        .as_array()
+        .expect("keys")
+        .iter()
+        .filter_map(|key| Some((key["name"].as_str()?, key["state"].as_str()?)))
+        .collect();
+    assert_eq!(states, [("bob", "revoked"), ("ops", "active"), ("stranger", "active")].into());
+    // A key of the same name is another key.
+    let again = key(&place, &["bob"]);
+    assert_ne!(again, intern);
+    gateway.stop();
+    let text = std::fs::read(place.path().join(".toolbooth/toolbooth.db")).expect("the store");
+    for key in [&intern, &ops, &stranger, &again] {
+        let found = text.windows(key.len()).any(|window| window == key.as_bytes());
+        assert!(!found, "a key is stored as it is");
+    }
+    let made = events(&place, "KEY_CREATED");
+    assert_eq!((made.len(), events(&place, "KEY_REVOKED").len()), (4, 1));
+    assert!(made.iter().all(|event| event["caller"] == "operator"), "{made:?}");
+    place.assert_sound();
+}
+
+#[test]
+fn what_is_not_a_valid_key_is_401_with_a_challenge_and_an_event() {
+    let place = team();
+    let good = key(&place, &["ops"]);
+    let gateway = place.serve();
+    let bearer = |token: &str| ("Authorization", format!("Bearer {token}"));
+    let basic = ("Authorization", "Basic b3BzOm9wcw==".to_owned());
+    let mut denied = 0;
+    for (path, headers, reason) in [
+        ("/v1/tools", vec![bearer("tbk_wrong")], "unknown-key"),
+        ("/v1/tools", vec![bearer("tbo_wrong")], "unknown-key"),
+        ("/v1/tools", vec![bearer(&good[..good.len() - 1])], "unknown-key"),
+        ("/mcp", vec![bearer("tbk_wrong")], "unknown-key"),
+        ("/v1/tools", vec![bearer("eyJhbGciOiJub25lIn0.e30.")], "malformed"),
+        ("/v1/tools", vec![basic], "malformed"),
+        ("/v1/tools", vec![bearer(&good), bearer(&good)], "malformed"),
+        ("/v1/tools?access_token=x", vec![], "in-url"),
+        ("/v1/tools?q=tbk_x", vec![bearer(&good)], "in-url"),
+    ] {
+        let headers: Vec<(&str, &str)> =
+            headers.iter().map(|(name, text)| (*name, text.as_str())).collect();
+        let (status, problem) =
+            request(&gateway.address, "GET", path, "", &headers).expect("an answer");
+        assert_eq!((status, &problem["code"]), (401, &json!("not-authenticated")), "{path}");
+        denied += 1;
+        let told = events(&place, "AUTH_DENIED");
+        assert_eq!(told.len(), denied, "{path} {headers:?}");
+        let facts = &told.last().expect("an event")["facts"];
+        assert_eq!((&facts["reason"], &facts["peer"]), (&json!(reason), &json!("127.0.0.1")));
+        assert!(!facts.to_string().contains("wrong"), "no credentials are recorded: {facts}");
+    }
+    // Nothing but the header names the caller.
+    let claims = [("X-Forwarded-User", "key:ops"), ("X-Api-Key", good.as_str())];
+    let (status, _) =
+        request(&gateway.address, "GET", "/v1/receipts", "", &claims).expect("an answer");
+    assert_eq!(status, 403, "it is `local`, which may not operate");
+}
+
+#[test]
+fn a_flood_of_wrong_keys_is_folded() {
+    let place = team();
+    let gateway = place.serve();
+    let flood = 2_000;
+    for n in 0..flood {
+        let token = format!("tbk_{n}");
+        assert_eq!(gateway.ask_as(&token, "GET", "/v1/tools", "").0, 401);
+    }
+    gateway.stop();
+    let told = events(&place, "AUTH_DENIED");
+    let folded: u64 = told.iter().filter_map(|event| event["facts"]["folded"].as_u64()).sum();
+    let single = told.iter().filter(|event| event["facts"]["folded"].is_null()).count();
+    assert!(told.len() < 1_000, "{} events", told.len());
+    assert_eq!(folded + single as u64, flood);
+    place.assert_sound();
+}
+
+#[test]
+fn only_the_operator_reads_records_and_asks_sources() {
+    let place = Place::new();
+    let gateway = place.serve();
+    for (method, path) in [
+        ("GET", "/v1/receipts"),
+        ("GET", "/v1/receipts/x"),
+        ("GET", "/v1/agent-logs"),
+        ("GET", "/v1/agent-logs/x"),
+        ("POST", "/v1/discover"),
+    ] {
+        let (status, problem) =
+            request(&gateway.address, method, path, "", &[]).expect("an answer");
+        assert_eq!((status, &problem["code"]), (403, &json!("policy-denied")), "{path}");
+        let status = gateway.ask_as(&gateway.operator_key(), method, path, "").0;
+        assert!(matches!(status, 200 | 404), "{path}: {status}");
+    }
+}
+
+#[test]
+fn without_credentials_nothing_is_answered_where_the_setting_says_so() {
+    let place = Place::new();
+    place.write("toolbooth.toml", "[http]\nloopback = \"none\"\n[callers.\"key:a\"]\n");
+    let key = key(&place, &["a"]);
+    let gateway = place.serve();
+    assert_eq!(gateway.get("/v1/tools").0, 401);
+    assert_eq!(gateway.get("/healthz").0, 200);
+    assert_eq!(gateway.ask_as(&key, "GET", "/v1/tools", "").0, 200);
+}
+
+#[test]
+fn the_caller_of_stdio_comes_from_the_configuration() {
+    use std::io::Write as _;
+    let place = Place::new();
+    place.write(
+        "toolbooth.toml",
+        "[auth]\nstdio_caller = \"key:editor\"\n[callers.\"key:editor\"]\ntools = [\"calculator\"]\ngrants = [\"*\"]\n",
+    );
+    let mut child = place
+        .command(&["stdio"])
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .expect("starts");
+    let meta = json!({"io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientCapabilities": {}, "toolbooth/caller": "operator"});
+    let messages = [
+        json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {"_meta": meta}}),
+        json!({"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"_meta": meta,
+            "name": "calculator", "arguments": {"expression": "6*7"}}}),
+    ];
+    let mut input = child.stdin.take().expect("a pipe");
+    for message in &messages {
+        writeln!(input, "{message}").expect("is read");
+    }
+    drop(input);
+    let output = child.wait_with_output().expect("ends");
+    let answers: Vec<Value> = String::from_utf8_lossy(&output.stdout)
+        .lines()
+        .filter_map(|line| serde_json::from_str(line).ok())
+        .collect();
+    let listed = answers.iter().find(|answer| answer["id"] == 1).expect("a list");
+    let listed = listed["result"]["tools"].as_array().expect("tools");
+    assert_eq!(listed.len(), 1, "{listed:?}");
+    let (found, _) = place.json(&["receipts", "list", "--caller", "key:editor"]);
+    assert_eq!(found["receipts"].as_array().map(Vec::len), Some(1), "{found} {answers:?}");
+    for wrong in ["operator", "somebody", "key:a b"] {
+        place.write("toolbooth.toml", &format!("[auth]\nstdio_caller = \"{wrong}\"\n"));
+        let refused = place.run(&["stdio"]);
+        let text = String::from_utf8_lossy(&refused.stderr);
+        assert!(refused.status.code() == Some(2) && text.contains("stdio_caller"), "{text}");
+    }
+}
+
+#[test]
+fn sets_that_match_the_same_caller_are_refused() {
+    let place = Place::new();
+    for (wrong, what) in [
+        (
+            "[callers.a]\nmatch = [\"key:*\"]\n[callers.b]\nmatch = [\"key:ops\"]\n",
+            "the same callers",
+        ),
+        ("[callers.local]\n[callers.b]\nmatch = [\"local\"]\n", "the same callers"),
+        ("[callers.a]\nmatch = [\"ops\"]\n", "matches no caller"),
+        ("[callers.team]\n", "no `match`"),
+        ("[callers.a]\nmatch = [\"jwt:https://id*\"]\n", "matches no caller"),
+    ] {
+        place.write("toolbooth.toml", wrong);
+        let refused = place.run(&["list"]);
+        let text = String::from_utf8_lossy(&refused.stderr);
+        assert!(refused.status.code() == Some(2) && text.contains(what), "{wrong}: {text}");
+    }
+}
+
+#[test]
+fn a_stream_ends_with_the_key_of_its_caller() {
+    use std::io::{Read as _, Write as _};
+    let place = team();
+    let ops = key(&place, &["ops"]);
+    let gateway = place.serve();
+    let listen = json!({"jsonrpc": "2.0", "id": 1, "method": "subscriptions/listen", "params": {
+        "notifications": {"toolsListChanged": true},
+        "_meta": {"io.modelcontextprotocol/protocolVersion": "2026-07-28",
+            "io.modelcontextprotocol/clientCapabilities": {}}}})
+    .to_string();
+    let mut stream = std::net::TcpStream::connect(&gateway.address).expect("connects");
+    stream.set_read_timeout(Some(CEILING)).expect("is set");
+    let head = format!(
+        "POST /mcp HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer {ops}\r\n\
+         Content-Type: application/json\r\nAccept: application/json, text/event-stream\r\n\
+         MCP-Protocol-Version: 2026-07-28\r\nMcp-Method: subscriptions/listen\r\n\
+         Connection: close\r\nContent-Length: {}\r\n\r\n{listen}",
+        gateway.address,
+        listen.len()
+    );
+    stream.write_all(head.as_bytes()).expect("is read");
+    let mut text = String::new();
+    let mut buffer = [0u8; 4_096];
+    while !text.contains("acknowledged") {
+        let read = stream.read(&mut buffer).expect("an answer in time");
+        assert!(read > 0, "the stream ended: {text}");
+        text.push_str(&String::from_utf8_lossy(&buffer[..read]));
+    }
+    assert_eq!(place.json(&["keys", "revoke", "ops"]).1, 0);
+    let mut rest = Vec::new();
+    stream.read_to_end(&mut rest).expect("the stream ends in time");
+}
+
+/// Waits until a call has this status; returns its answer.
+fn until(gateway: &Gateway, token: &str, body: &str, status: u16) -> Value {
+    let began = Instant::now();
+    loop {
+        let (found, answer) = gateway.ask_as(token, "POST", "/v1/calls", body);
+        if found == status {
+            return answer;
+        }
+        assert!(began.elapsed() < CEILING, "{found} instead of {status}: {answer}");
+    }
+}
+
+#[test]
+fn what_is_paused_is_refused_and_not_listed_until_it_is_resumed() {
+    let place = team();
+    let (bob, ops) = (key(&place, &["bob", "--group", "interns"]), key(&place, &["ops"]));
+    let gateway = place.serve();
+    for (target, others_run) in [
+        (vec!["--caller", "key:bob"], true),
+        (vec!["--tool", "calculator"], false),
+        (vec![], false),
+    ] {
+        let pause = [vec!["pause", "--reason", "a test"], target.clone()].concat();
+        let (paused, exit) = place.json(&pause);
+        assert_eq!((exit, &paused["paused"]), (0, &json!(true)), "{paused}");
+        let refused = until(&gateway, &bob, CALL, 403);
+        assert_eq!(refused["code"], "paused", "{refused}");
+        assert!(tools(&gateway, &bob).is_empty());
+        let status = gateway.ask_as(&ops, "POST", "/v1/calls", CALL).0;
+        assert_eq!(status, if others_run { 200 } else { 403 }, "{target:?}");
+        let (listed, _) = place.json(&["pause", "--list"]);
+        assert_eq!(listed["pauses"][0]["target"], paused["target"], "{listed}");
+        let resume = [vec!["resume"], target.clone()].concat();
+        assert_eq!(place.json(&resume).1, 0);
+        until(&gateway, &bob, CALL, 200);
+        assert_eq!(tools(&gateway, &bob), ["calculator"]);
+    }
+    assert_eq!(place.json(&["resume"]).0["paused"], false);
+    assert_eq!(place.json(&["resume", "--tool", "never.paused"]).1, 1);
+    for wrong in [["--server", "nowhere"], ["--caller", "nobody at all"], ["--tool", "a b"]] {
+        assert_eq!(place.run(&["pause", wrong[0], wrong[1]]).status.code(), Some(2), "{wrong:?}");
+    }
+    gateway.stop();
+    assert_eq!((events(&place, "PAUSED").len(), events(&place, "RESUMED").len()), (3, 3));
+    // A pause holds for a gateway that starts later.
+    assert_eq!(place.json(&["pause"]).1, 0);
+    let later = place.serve();
+    assert_eq!(later.ask_as(&bob, "POST", "/v1/calls", CALL).0, 403);
+    later.stop();
+    place.assert_sound();
+}
+
+#[test]
+fn a_pause_at_once_cancels_running_calls_with_a_receipt() {
+    let place = toolbooth_tests::torture::place("");
+    let gateway = place.serve();
+    let body = r#"{"toolId":"pay.do","args":{"key":"k","ms":600000}}"#;
+    let address = gateway.address.clone();
+    let calling = std::thread::spawn(move || request(&address, "POST", "/v1/calls", body, &[]));
+    let effects = place.path().join("handlers/effects.txt");
+    let began = Instant::now();
+    while std::fs::read_to_string(&effects).unwrap_or_default().is_empty() {
+        assert!(began.elapsed() < CEILING, "the call does not begin");
+    }
+    assert_eq!(place.json(&["pause", "--tool", "pay.do"]).1, 0);
+    assert_eq!(place.json(&["pause", "--tool", "pay.do", "--now"]).1, 0);
+    let (status, answer) = calling.join().expect("ends").expect("an answer");
+    assert_eq!((status, &answer["code"]), (499, &json!("cancelled")), "{answer}");
+    assert!(answer["receiptId"].is_string(), "{answer}");
+    gateway.stop();
+    place.assert_sound();
+}
