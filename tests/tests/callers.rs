@@ -353,3 +353,37 @@ fn a_pause_at_once_cancels_running_calls_with_a_receipt() {
     gateway.stop();
     place.assert_sound();
 }
+
+#[test]
+fn a_budget_runs_out_for_its_caller_and_for_no_other() {
+    let place = toolbooth_tests::torture::place(
+        "[budgets]\ndaily = 100\n[callers.interns]\nmatch = [\"group:interns\"]\ngrants = [\"*\"]\n\
+         budget = { daily = 5, daily_per_epic = 3 }\n",
+    );
+    let registry = std::fs::read_to_string(place.path().join("tools.registry.json"));
+    let mut registry: Value =
+        serde_json::from_str(&registry.expect("a registry")).expect("is JSON");
+    for tool in registry["tools"].as_array_mut().expect("tools") {
+        tool["policy"]["costUnits"] = json!(1.5);
+    }
+    place.write("tools.registry.json", &registry.to_string());
+    let bob = key(&place, &["bob", "--group", "interns"]);
+    let gateway = place.serve();
+    let mut key = 0;
+    let mut call = |epic: &str| {
+        key += 1;
+        let args = json!({"key": key.to_string(), "ms": 0});
+        json!({"toolId": "pay.do", "args": args, "context": {"epicId": epic}}).to_string()
+    };
+    let mut of = |epic: &str| gateway.ask_as(&bob, "POST", "/v1/calls", &call(epic));
+    assert_eq!((of("one").0, of("one").0), (200, 200));
+    let (status, refused) = of("one");
+    assert_eq!((status, &refused["code"]), (429, &json!("budget-exceeded")), "{refused}");
+    assert!(refused["retryAfterMs"].as_u64().is_some_and(|ms| ms <= 86_400_000), "{refused}");
+    assert_eq!(of("two").0, 200);
+    assert_eq!(of("three").0, 429, "a new epic gives no more than the caller has");
+    let other = r#"{"toolId":"pay.do","args":{"key":"other","ms":0}}"#;
+    assert_eq!(gateway.post("/v1/calls", other).0, 200);
+    gateway.stop();
+    place.assert_sound();
+}

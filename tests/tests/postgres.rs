@@ -132,7 +132,7 @@ async fn replicas_share_a_digest_key_or_do_not_start() {
     server.sql(
         &database,
         "UPDATE toolbooth_version SET version = 4; ALTER TABLE writers ADD COLUMN pruned text;
-         DROP TABLE orders; ALTER TABLE queue DROP COLUMN identity",
+         DROP TABLE orders; DROP TABLE budgets; ALTER TABLE queue DROP COLUMN identity",
     );
     let refused = postgres::open(both(), "earlier", &moment(3)).await;
     assert!(
@@ -219,7 +219,7 @@ async fn names_that_the_database_cannot_keep_do_no_harm() {
     let mut odd = request("nul\0", mode, &["k"], "x");
     odd.receipt_id = "receipt-nul".into();
     odd.tool_id = "tool\0".into();
-    odd.rate_per_min = Some(5);
+    odd.charges = vec![toolbooth_contracts::charge::Charge::Rate { per_min: 5 }];
     odd.dispatched.agent_id = Some("agent\0".into());
     let claimed = match ledger.claim(odd).await {
         Ok(Claimed::Fresh(claimed)) => claimed,
@@ -484,5 +484,61 @@ async fn a_server_that_goes_away_comes_back_and_nothing_is_lost() {
             other => panic!("{other:?}"),
         }
     }
+    sound(&PostgresReads::open(&url).await.expect("opens")).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn replicas_never_exceed_a_budget_together() {
+    use toolbooth_audit::ledger::ClaimRequest;
+    use toolbooth_contracts::charge::{Charge, budget_of_caller};
+
+    const LIMIT: u64 = 40;
+    let Some(server) = Postgres::start() else { return };
+    let url = server.url(&server.database());
+    let mut replicas = Vec::new();
+    for writer in ["one", "two", "three"] {
+        replicas.push(Arc::new(open(&url, writer).await));
+    }
+    let mode = IdempotencyMode::None;
+    let mut tasks = tokio::task::JoinSet::new();
+    for (of, ledger) in replicas.iter().enumerate() {
+        for n in 0..60 {
+            let ledger = Arc::clone(ledger);
+            tasks.spawn(async move {
+                let key = budget_of_caller("a");
+                let call = format!("{of}-{n}");
+                let claim = ClaimRequest {
+                    charges: vec![Charge::Budget { key, units: 1, limit: LIMIT }],
+                    ..request(&call, mode, &[], "x")
+                };
+                match ledger.claim(claim).await.expect("answers") {
+                    Claimed::Fresh(claim) => Some((of, claim)),
+                    Claimed::BudgetExceeded { .. } => None,
+                    other => panic!("{other:?}"),
+                }
+            });
+        }
+    }
+    let granted: Vec<_> = tasks.join_all().await.into_iter().flatten().collect();
+    assert_eq!(granted.len() as u64, LIMIT);
+    // The calls of the third replica are lost with it: nothing of them comes back, and nothing more
+    // is taken. Those of the others that did not start are given back.
+    let mut returned = 0;
+    for (of, claim) in granted {
+        if of < 2 {
+            returned += 1;
+            let gone = settlement(claim, mode, Effect::NotStarted, None);
+            replicas[of].settle(gone).await.expect("settles");
+        }
+    }
+    drop(replicas.pop());
+    let mut again = 0;
+    for n in 0..LIMIT {
+        let charges = vec![Charge::Budget { key: budget_of_caller("a"), units: 1, limit: LIMIT }];
+        let claim = ClaimRequest { charges, ..request(&format!("again-{n}"), mode, &[], "x") };
+        let claimed = replicas[0].claim(claim).await.expect("answers");
+        again += u64::from(matches!(claimed, Claimed::Fresh(_)));
+    }
+    assert_eq!(again, returned);
     sound(&PostgresReads::open(&url).await.expect("opens")).await;
 }

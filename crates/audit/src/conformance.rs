@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, json};
 use toolbooth_contracts::agent_log::AgentLog;
+use toolbooth_contracts::charge::{Charge, budget_of_caller, budget_of_epic};
 use toolbooth_contracts::contract::IdempotencyMode;
 use toolbooth_contracts::event::{AuditEventKind, EventBody};
 use toolbooth_contracts::json::JsonText;
@@ -61,8 +62,7 @@ pub fn request(call: &str, mode: IdempotencyMode, keys: &[&str], args: &str) -> 
             rerunnable: mode == IdempotencyMode::SafeRetry,
         },
         args_digest: args.to_owned(),
-        rate_per_min: None,
-        concurrency_max: None,
+        charges: Vec::new(),
         approval_rule: None,
         approval_id: format!("approval-{call}"),
         policy_version: "p0".to_owned(),
@@ -136,7 +136,6 @@ pub fn settlement(
             warnings: Vec::new(),
         }),
         sandbox: None,
-        rate_per_min: None,
         duration_ms: 1.25,
         at: moment(2),
         log: Arc::new(row),
@@ -159,6 +158,7 @@ pub async fn suite<L: Ledger + LedgerReads + CallQueue>(make: impl AsyncFn() -> 
     duplicates_do_not_both_run(&make().await).await;
     conflicts_are_told(&make().await).await;
     limits_are_charged_and_given_back(&make().await).await;
+    budgets_are_charged_and_given_back(&make().await).await;
     approvals_are_asked_once(&make().await).await;
     old_fences_match_nothing(&make().await).await;
     settling_twice_is_settling_once(&make().await).await;
@@ -240,12 +240,13 @@ pub async fn conflicts_are_told<L: Ledger + LedgerReads>(ledger: &L) {
 /// not start.
 pub async fn limits_are_charged_and_given_back<L: Ledger + LedgerReads>(ledger: &L) {
     let mode = IdempotencyMode::None;
-    let limited =
-        |call: &str| ClaimRequest { rate_per_min: Some(2), ..request(call, mode, &[], "args") };
+    let limited = |call: &str| ClaimRequest {
+        charges: vec![Charge::Rate { per_min: 2 }],
+        ..request(call, mode, &[], "args")
+    };
     let claim = fresh(ledger, limited("r1")).await;
     let gone = settlement(claim, mode, Effect::NotStarted, Some(ErrorCode::NotConfigured));
-    let gone = Arc::try_unwrap(gone).map(|s| Settlement { rate_per_min: Some(2), ..s });
-    ledger.settle(Arc::new(gone.expect("it is not shared"))).await.expect("settles");
+    ledger.settle(gone).await.expect("settles");
     for call in ["r2", "r3"] {
         let _ = fresh(ledger, limited(call)).await;
     }
@@ -257,7 +258,7 @@ pub async fn limits_are_charged_and_given_back<L: Ledger + LedgerReads>(ledger: 
     // A clock that ran fast for one call must not block later calls until its time.
     let of = |call: &str, at: Moment| ClaimRequest {
         at,
-        rate_per_min: Some(60),
+        charges: vec![Charge::Rate { per_min: 60 }],
         tool_id: "tool.clocks".into(),
         ..request(call, mode, &[], "args")
     };
@@ -271,11 +272,15 @@ pub async fn limits_are_charged_and_given_back<L: Ledger + LedgerReads>(ledger: 
         }
     }
     assert!(waited < 2, "at most one call is refused for a clock that was wrong");
-    let zero = ClaimRequest { rate_per_min: Some(0), tool_id: "tool.none".into(), ..limited("r5") };
+    let zero = ClaimRequest {
+        charges: vec![Charge::Rate { per_min: 0 }],
+        tool_id: "tool.none".into(),
+        ..limited("r5")
+    };
     let refused = ledger.claim(zero).await.expect("answers");
     assert!(matches!(refused, Claimed::RateLimited { .. }), "0 = every call refused");
     let single = |call: &str| ClaimRequest {
-        concurrency_max: Some(1),
+        charges: vec![Charge::Slots { max: 1 }],
         tool_id: "tool.single".into(),
         ..request(call, mode, &[], "args")
     };
@@ -284,6 +289,41 @@ pub async fn limits_are_charged_and_given_back<L: Ledger + LedgerReads>(ledger: 
     assert!(matches!(refused, Claimed::TooManyInFlight), "got {refused:?}");
     ledger.settle(settlement(claim, mode, Effect::Completed, None)).await.expect("settles");
     let _ = fresh(ledger, single("s3")).await;
+}
+
+/// Checks that budgets are charged together with the other limits, given back for a call that did not
+/// start, and new on the next day.
+pub async fn budgets_are_charged_and_given_back<L: Ledger + LedgerReads>(ledger: &L) {
+    let mode = IdempotencyMode::None;
+    let of = |call: &str, epic: &str, units: u64| ClaimRequest {
+        charges: vec![
+            Charge::Rate { per_min: 5 },
+            Charge::Budget { key: budget_of_caller("a"), units, limit: 10 },
+            Charge::Budget { key: budget_of_epic("a", Some(epic)), units, limit: 6 },
+        ],
+        ..request(call, mode, &[], "args")
+    };
+    let _ = fresh(ledger, of("b1", "one", 4)).await;
+    // What one limit refuses is taken from none: not from the rate either.
+    for n in 0..9 {
+        let refused = ledger.claim(of(&format!("b2-{n}"), "one", 3)).await.expect("answers");
+        let Claimed::BudgetExceeded { retry_after_ms } = refused else { panic!("{refused:?}") };
+        assert!((1..=86_400_000).contains(&retry_after_ms), "{retry_after_ms}");
+    }
+    // Another epic gives no more than the caller has.
+    let claim = fresh(ledger, of("b3", "two", 6)).await;
+    let refused = ledger.claim(of("b4", "three", 1)).await.expect("answers");
+    assert!(matches!(refused, Claimed::BudgetExceeded { .. }), "got {refused:?}");
+    let gone = settlement(claim, mode, Effect::NotStarted, Some(ErrorCode::NotConfigured));
+    ledger.settle(Arc::clone(&gone)).await.expect("settles");
+    ledger.settle(gone).await.expect("a second time, which gives nothing back again");
+    let claim = fresh(ledger, of("b5", "two", 6)).await;
+    let unknown = settlement(claim, mode, Effect::Unknown, Some(ErrorCode::Timeout));
+    ledger.settle(unknown).await.expect("settles");
+    let refused = ledger.claim(of("b6", "one", 1)).await.expect("answers");
+    assert!(matches!(refused, Claimed::BudgetExceeded { .. }), "an unknown effect counts");
+    let report = verify::store(ledger, TrustAnchors::default()).await.expect("reads");
+    assert!(report.ok, "{report:?}");
 }
 
 /// Checks that an approval is requested once per call, and that no call runs before a decision.
@@ -665,7 +705,11 @@ pub async fn every_kind_of_row<L: Ledger + CallQueue>(open: impl AsyncFn(&str, i
     let asked = first.claim(asking).await;
     assert!(matches!(asked, Ok(Claimed::ApprovalRequired { .. })), "{asked:?}");
     let mut limited = request("limited", mode, &[], "args");
-    limited.rate_per_min = Some(5);
+    limited.charges = vec![
+        Charge::Rate { per_min: 5 },
+        Charge::Budget { key: budget_of_caller("a"), units: 3, limit: 100 },
+        Charge::Budget { key: budget_of_epic("a", None), units: 3, limit: 100 },
+    ];
     settle_late(&first, fresh(&first, limited).await).await;
     for call in ["queued", "done", "waiting"] {
         let queued = QueuedCall::new(call.into(), &Identity::local(), "{}".into(), &moment(3));

@@ -8,12 +8,14 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use toolbooth_contracts::agent_log::AgentLog;
+use toolbooth_contracts::charge::Charge;
 use toolbooth_contracts::contract::IdempotencyMode;
 use toolbooth_contracts::event::EventBody;
 use toolbooth_contracts::execution_log::AppliedSandbox;
 use toolbooth_contracts::receipt::{Receipt, StoredResult};
 use toolbooth_contracts::{Effect, ErrorCode, Status};
 
+use crate::charges::Taken;
 use crate::claim::KeyRules;
 use crate::digest::Digester;
 pub use crate::error::{Cause, LedgerError};
@@ -57,10 +59,8 @@ pub struct ClaimRequest {
     pub args_digest: String,
     /// The digests of the arguments with the store's earlier keys.
     pub older_args_digests: Vec<String>,
-    /// Maximum calls per minute of this caller and tool.
-    pub rate_per_min: Option<u64>,
-    /// Maximum concurrent calls of this tool.
-    pub concurrency_max: Option<u64>,
+    /// The limits that the call is charged to. All are checked before any is taken.
+    pub charges: Vec<Charge>,
     /// The policy rule that requires an approval.
     pub approval_rule: Option<String>,
     /// The id of the approval if a new one is requested.
@@ -86,17 +86,29 @@ pub struct Claim {
     fence: u64,
     attempt: u32,
     key: Option<String>,
+    taken: Vec<Taken>,
 }
 
 impl Claim {
     /// Returns a claim that was just written. For ledgers only.
     pub fn granted(receipt_id: String, fence: u64, attempt: u32) -> Self {
-        Self { receipt_id, fence, attempt, key: None }
+        Self { receipt_id, fence, attempt, key: None, taken: Vec::new() }
     }
 
     /// Sets the digest of the key under which the claim was first made. For ledgers only.
     pub fn under(self, key: Option<String>) -> Self {
         Self { key, ..self }
+    }
+
+    /// Sets the charges that the claim has taken. For ledgers only.
+    pub fn charged(self, taken: Vec<Taken>) -> Self {
+        Self { taken, ..self }
+    }
+
+    /// Returns the charges that the claim has taken, which a call that did not start gets back.
+    #[must_use]
+    pub fn taken(&self) -> &[Taken] {
+        &self.taken
     }
 
     /// Returns the digest of the key under which the claim was first made. The tool receives it,
@@ -171,6 +183,11 @@ pub enum Claimed {
     },
     /// Too many calls run concurrently.
     TooManyInFlight,
+    /// The call costs more than is left of a budget.
+    BudgetExceeded {
+        /// The time until the budget is new, in milliseconds.
+        retry_after_ms: u64,
+    },
 }
 
 /// The outcome of a dispatched call.
@@ -194,8 +211,6 @@ pub struct Settlement {
     pub result: Option<StoredResult>,
     /// The applied sandbox.
     pub sandbox: Option<AppliedSandbox>,
-    /// The charged rate limit, for a refund.
-    pub rate_per_min: Option<u64>,
     /// The duration of the whole call, in milliseconds.
     pub duration_ms: f64,
     /// The current time.

@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 
 pub mod backend;
+pub mod charges;
 pub mod checkpoint;
 pub mod claim;
 #[cfg(feature = "conformance")]

@@ -12,6 +12,7 @@ use toolbooth_contracts::order::OrderName;
 use toolbooth_contracts::receipt::Receipt;
 
 use crate::backend::pruned_range::PrunedRange;
+use crate::charges::RawBudget;
 pub use crate::error::DamagedRow;
 use crate::error::LedgerError;
 pub use crate::heads::{PrunedLog, WriterHead, WriterRow};
@@ -440,6 +441,16 @@ pub trait LedgerReads: Send + Sync {
         after: Option<OrderName>,
         limit: usize,
     ) -> Result<Vec<RawOrder>, LedgerError>;
+
+    /// Returns the used budgets as stored, in pages after a name. An empty page marks the end.
+    ///
+    /// # Errors
+    /// [`LedgerError::Unavailable`].
+    async fn budget_page(
+        &self,
+        after: Option<String>,
+        limit: usize,
+    ) -> Result<Vec<RawBudget>, LedgerError>;
 
     /// Returns one asynchronous call as stored.
     ///

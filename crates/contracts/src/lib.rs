@@ -6,6 +6,7 @@ pub mod arguments;
 pub mod call;
 pub mod caller;
 pub mod causes;
+pub mod charge;
 pub mod code;
 pub mod contract;
 pub mod conversation;

@@ -8,7 +8,7 @@ use crate::code::ErrorCode;
 use crate::event::AuditEventKind;
 
 /// Reserved error codes.
-pub const CODES: &[ErrorCode] = &[ErrorCode::BudgetExceeded];
+pub const CODES: &[ErrorCode] = &[];
 
 /// Reserved kinds of audit events.
 pub const EVENTS: &[AuditEventKind] = &[

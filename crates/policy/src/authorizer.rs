@@ -10,11 +10,13 @@ use std::sync::{Arc, LazyLock};
 use data_encoding::HEXLOWER;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
+use toolbooth_contracts::charge::Charge;
 use toolbooth_contracts::contract::{ApprovalSetting, ToolContract};
 use toolbooth_contracts::event::DecisionSummary;
+use toolbooth_contracts::trust::{TrustLevel, TrustLevels};
 use toolbooth_contracts::{CallContext, Caller, CallerKind, ErrorCode};
 
-use crate::caller::CallerRights;
+use crate::caller::{Budget, CallerRights};
 use crate::caller_sets::CallerSets;
 use crate::denial::{Denial, DenialRule};
 use crate::engine::{PolicyEngine, Question, Verdict};
@@ -51,15 +53,6 @@ impl Access {
     }
 }
 
-/// The limits that a call is charged to, inside the claim's transaction.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Charges {
-    /// Calls per minute of this caller and tool; `None` = no limit.
-    pub rate_per_min: Option<u64>,
-    /// Calls of this tool at once; `None` = no limit.
-    pub concurrency_max: Option<u64>,
-}
-
 /// An approval that a call needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ApprovalNeed {
@@ -71,13 +64,13 @@ pub struct ApprovalNeed {
 /// [`Authorizer::authorize`] creates one.
 ///
 /// ```compile_fail
-/// let charges = Default::default();
+/// let charges = Vec::new();
 /// let forged = toolbooth_policy::Permit { charges, approval: None, rule: String::new() };
 /// ```
 #[derive(Debug)]
 #[must_use]
 pub struct Permit {
-    charges: Charges,
+    charges: Vec<Charge>,
     approval: Option<ApprovalNeed>,
     rule: String,
 }
@@ -85,7 +78,7 @@ pub struct Permit {
 impl Permit {
     /// Returns the limits that the call is charged to.
     #[must_use]
-    pub fn charges(&self) -> &Charges {
+    pub fn charges(&self) -> &[Charge] {
         &self.charges
     }
 
@@ -116,9 +109,11 @@ pub struct Authorizer {
     pub(crate) whitelist: Whitelist,
     callers: CallerSets<CallerRights>,
     approval_by_trust: Vec<String>,
+    trust_levels: TrustLevels,
     pub(crate) engine: Option<Arc<dyn PolicyEngine>>,
     version: String,
     pauses: Arc<Pauses>,
+    pub(crate) budget: Budget,
 }
 
 impl std::fmt::Debug for Authorizer {
@@ -141,9 +136,11 @@ impl Authorizer {
             whitelist: Whitelist::all(),
             callers: CallerSets::default(),
             approval_by_trust: Vec::new(),
+            trust_levels: TrustLevels::default(),
             engine: None,
             version: String::new(),
             pauses: Arc::default(),
+            budget: Budget::default(),
         }
         .versioned()
     }
@@ -163,17 +160,33 @@ impl Authorizer {
         self.versioned()
     }
 
-    /// Returns the authorizer, which then requires an approval for every tool of these trust levels.
+    /// Returns the authorizer, which then requires an approval for every tool of these trust levels. A
+    /// word selects the tools that have it, and the name of a level also those whose word `levels` maps
+    /// to it. A word that is not mapped counts as `untrusted`.
     #[must_use]
-    pub fn with_approval_by_trust(mut self, trust_levels: Vec<String>) -> Self {
-        self.approval_by_trust = trust_levels;
+    pub fn with_approval_by_trust(mut self, words: Vec<String>, levels: TrustLevels) -> Self {
+        self.approval_by_trust = words;
+        self.trust_levels = levels;
         self.versioned()
+    }
+
+    fn needs_approval_by_trust(&self, word: &str) -> bool {
+        let level = self.trust_levels.of(word);
+        let selects = |own: &String| own == word || TrustLevel::parse(own) == Some(level);
+        self.approval_by_trust.iter().any(selects)
     }
 
     /// Returns the authorizer with an engine that judges rules.
     #[must_use]
     pub fn with_engine(mut self, engine: Arc<dyn PolicyEngine>) -> Self {
         self.engine = Some(engine);
+        self.versioned()
+    }
+
+    /// Returns the authorizer with a budget for each caller whose set of rights has none.
+    #[must_use]
+    pub fn with_budget(mut self, budget: Budget) -> Self {
+        self.budget = budget;
         self.versioned()
     }
 
@@ -195,7 +208,9 @@ impl Authorizer {
         let mut hasher = Sha256::new();
         // `Debug` of these values is deterministic, and the digest only distinguishes settings.
         hasher.update(format!(
-            "{:?} {:?} {:?} {:?} {:?}",
+            "{:?} {:?} {:?} {:?} {:?} {:?} {:?}",
+            self.budget,
+            self.trust_levels,
             self.flags,
             self.whitelist,
             self.callers,
@@ -363,13 +378,10 @@ impl Authorizer {
         }
         if contract.policy.approval == Some(ApprovalSetting::Always) {
             approval = Some(ApprovalNeed { rule: "policy.approval".to_owned() });
-        } else if self.approval_by_trust.contains(&contract.policy.trust_level) {
+        } else if self.needs_approval_by_trust(&contract.policy.trust_level) {
             approval = Some(ApprovalNeed { rule: "trust".to_owned() });
         }
-        let charges = Charges {
-            rate_per_min: contract.policy.rate_limit_per_min,
-            concurrency_max: contract.policy.max_concurrency,
-        };
+        let charges = self.charges(caller, contract, claimed);
         Ok(Permit { charges, approval, rule })
     }
 }

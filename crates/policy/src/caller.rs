@@ -60,6 +60,18 @@ pub struct CallerRights {
     pub grants: Vec<Grant>,
     /// Whether they are operators.
     pub operate: bool,
+    /// The budget of each of them; `None` = that of all callers.
+    pub budget: Option<Budget>,
+}
+
+/// The cost that the calls of one caller may have in a day (UTC), in micro-units.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Budget {
+    /// All calls; `None` = no limit.
+    pub daily: Option<u64>,
+    /// The calls of one claimed epic; `None` = no limit. It never gives more than `daily`, because
+    /// both are charged.
+    pub daily_per_epic: Option<u64>,
 }
 
 impl CallerRights {
@@ -67,7 +79,13 @@ impl CallerRights {
     /// by default. They do not include the right to operate.
     #[must_use]
     pub fn everything() -> Self {
-        Self { tools: None, deny: Vec::new(), grants: vec![Grant("*".to_owned())], operate: false }
+        Self {
+            tools: None,
+            deny: Vec::new(),
+            grants: vec![Grant("*".to_owned())],
+            operate: false,
+            budget: None,
+        }
     }
 
     /// Whether the caller can see the tool.

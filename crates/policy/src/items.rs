@@ -161,6 +161,7 @@ mod tests {
             deny: patterns(deny),
             grants: grants.iter().map(|grant| Grant::parse(grant).unwrap()).collect(),
             operate: false,
+            budget: None,
         };
         let sets = BTreeMap::from([("key:a".to_owned(), (Vec::new(), rights))]);
         Authorizer::new(FeatureFlags::ON).with_callers(CallerSets::new(sets).unwrap())

@@ -3,6 +3,7 @@
 mod authorizer;
 mod caller;
 mod caller_sets;
+mod charges;
 mod denial;
 mod engine;
 mod error;
@@ -12,8 +13,8 @@ mod pauses;
 mod toolset;
 mod whitelist;
 
-pub use authorizer::{Access, ApprovalNeed, Authorizer, Charges, Permit, ToolStatus};
-pub use caller::{CallerRights, Grant, Operator};
+pub use authorizer::{Access, ApprovalNeed, Authorizer, Permit, ToolStatus};
+pub use caller::{Budget, CallerRights, Grant, Operator};
 pub use caller_sets::{CallerPattern, CallerSets};
 pub use denial::{Denial, DenialRule};
 pub use engine::{ItemQuestion, PolicyEngine, Question, Verdict};

@@ -234,6 +234,7 @@ fn rights(name: &str, tools: &[&str], grants: &[&str]) -> Set {
         deny: Vec::new(),
         grants: grants.iter().map(|grant| Grant::parse(grant).unwrap()).collect(),
         operate: false,
+        budget: None,
     };
     (name.to_owned(), (Vec::new(), rights))
 }

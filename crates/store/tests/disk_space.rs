@@ -23,7 +23,7 @@ use toolbooth_contracts::json::JsonText;
 use toolbooth_contracts::{ContentBlock, Effect, Identity};
 use toolbooth_store::sqlite::{self, DATABASE, SqliteLedger, SqliteOptions};
 
-const BYTES_MAX: u64 = 2 << 20;
+const BYTES_MAX: u64 = 4 << 20;
 
 /// Returns text that compresses badly.
 fn text(seed: usize) -> String {

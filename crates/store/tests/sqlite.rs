@@ -874,7 +874,7 @@ async fn a_store_that_was_put_back_to_an_earlier_version_is_not_taken_over() {
     connection
         .execute_batch(
             "PRAGMA user_version = 5; ALTER TABLE writers ADD COLUMN pruned TEXT;
-             DROP TABLE orders; ALTER TABLE queue DROP COLUMN identity;
+             DROP TABLE orders; DROP TABLE budgets; ALTER TABLE queue DROP COLUMN identity;
              INSERT INTO queue (caller, call_id, state, request, enqueued)
              VALUES ('local', 'forged', 'queued', '{}', '2026-01-01T00:00:00.000Z');",
         )
@@ -896,7 +896,8 @@ async fn a_store_without_orders_is_brought_up_to_date() {
     let connection = Connection::open(folder.path().join(DATABASE)).unwrap();
     connection
         .execute_batch(
-            "PRAGMA user_version = 6; DROP TABLE orders; ALTER TABLE queue DROP COLUMN identity;",
+            "PRAGMA user_version = 6; DROP TABLE orders; DROP TABLE budgets;
+             ALTER TABLE queue DROP COLUMN identity;",
         )
         .unwrap();
     let second = open(folder.path(), "two");

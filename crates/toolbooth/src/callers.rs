@@ -1,12 +1,13 @@
 //! Callers of the configuration: their sets of rights, and the callers of the command line and of stdio.
 //!
-//! Doc: policy.md#callers
+//! Doc: policy.md#callers, configuration.md#budgets
 
 use std::collections::BTreeMap;
 
+use toolbooth_contracts::charge::UNIT;
 use toolbooth_contracts::order::OrderSubject;
 use toolbooth_contracts::{Caller, CallerKind, Identity};
-use toolbooth_policy::{CallerRights, CallerSets, Grant, SettingError};
+use toolbooth_policy::{Budget, CallerRights, CallerSets, Grant, SettingError};
 
 use crate::config::{self, Config, Loaded};
 use crate::failure::Failure;
@@ -47,8 +48,34 @@ pub(crate) fn rights(config: &Config) -> Result<CallerSets<CallerRights>, Failur
             deny: caller.deny.clone(),
             grants,
             operate: caller.operate,
+            budget: caller
+                .budget
+                .map(|own| budget(&own, &format!("callers.{name}.budget")))
+                .transpose()?,
         })
     })
+}
+
+/// Returns a budget in the micro-units of the records.
+pub(crate) fn budget(budgets: &config::Budgets, place: &str) -> Result<Budget, Failure> {
+    let units = |name: &str, given: Option<f64>| match given {
+        // `as` saturates, which is no limit in effect.
+        Some(units) if units >= 0.0 => Ok(Some((units * UNIT as f64).round() as u64)),
+        None => Ok(None),
+        Some(units) => Err(Failure::configuration(format!("{units} is no number of units"))
+            .at(format!("{place}.{name}"))
+            .hint("give a number of at least 0")),
+    };
+    let budget = Budget {
+        daily: units("daily", budgets.daily)?,
+        daily_per_epic: units("daily_per_epic", budgets.daily_per_epic)?,
+    };
+    if budget.daily.is_none() && budget.daily_per_epic.is_some() {
+        return Err(Failure::configuration("`daily_per_epic` needs `daily`")
+            .at(format!("{place}.daily_per_epic"))
+            .hint("an agent can claim a new epic for each call; only `daily` bounds them all"));
+    }
+    Ok(budget)
 }
 
 /// Returns the caller of the stdio door.

@@ -9,8 +9,8 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 pub(crate) use records::{
-    Audit, EventFilterArgs, EventFormat, ExportFormat, Keys, LogFilterArgs, Logs, PruneWhat,
-    Receipts, ResolvedAs, Store,
+    Audit, EventFilterArgs, EventFormat, ExportFormat, Keys, LogFilterArgs, Logs, PauseArgs,
+    PruneWhat, Receipts, ResolvedAs, Store,
 };
 
 use crate::import::secrets::SecretPlace;
@@ -312,21 +312,6 @@ Examples:
         #[command(flatten)]
         shown: Shown,
     },
-}
-
-/// The calls that a pause concerns; without an option, all calls.
-#[derive(Debug, Args)]
-#[group(multiple = false)]
-pub(crate) struct PauseArgs {
-    /// The calls of this tool, by id.
-    #[arg(long, value_name = "ID")]
-    pub(crate) tool: Option<String>,
-    /// The calls and requests to this server.
-    #[arg(long, value_name = "NAME")]
-    pub(crate) server: Option<String>,
-    /// The calls and requests of this caller: `local`, `key:NAME`, `jwt:ISSUER#SUBJECT`.
-    #[arg(long, value_name = "NAME")]
-    pub(crate) caller: Option<String>,
 }
 
 #[derive(Debug, Subcommand)]

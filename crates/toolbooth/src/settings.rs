@@ -8,6 +8,7 @@ use std::time::Duration;
 use toolbooth_contracts::ToolPattern;
 use toolbooth_contracts::agent_log::LogLevel;
 use toolbooth_contracts::contract::GATEWAY_RUNTIME;
+use toolbooth_contracts::trust::TrustLevels;
 use toolbooth_policy::{Authorizer, FeatureFlags, Grant, Whitelist};
 use toolbooth_proxy::{Limits, PayloadRetention, READ_RESULT, Results};
 use toolbooth_registry::WireNames;
@@ -82,7 +83,11 @@ pub(crate) fn authorizer(config: &Config) -> Result<Authorizer, Failure> {
     Ok(Authorizer::new(flags)
         .with_whitelist(whitelist)
         .with_callers(crate::callers::rights(config)?)
-        .with_approval_by_trust(config.trust.approval.clone()))
+        .with_budget(crate::callers::budget(&config.budgets, "budgets")?)
+        .with_approval_by_trust(
+            config.trust.approval.clone(),
+            TrustLevels::with(config.trust.levels.clone()),
+        ))
 }
 
 pub(crate) fn limits(config: &Config) -> Limits {

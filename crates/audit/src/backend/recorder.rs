@@ -19,6 +19,7 @@ use crate::backend::steps::{
     ReleaseCall, Renew, Settle, SignCheckpoint, Step, Stop, Sweep, TakeCall, Wait,
 };
 use crate::backend::working::CallName;
+use crate::charges::RawBudget;
 use crate::checkpoint::Due;
 use crate::claim::ClaimEvent;
 use crate::digest::Digester;
@@ -325,6 +326,14 @@ impl<R: StepRunner> LedgerReads for Recorder<R> {
         limit: usize,
     ) -> Result<Vec<RawOrder>, LedgerError> {
         self.runner.reads().order_page(after, limit).await
+    }
+
+    async fn budget_page(
+        &self,
+        after: Option<String>,
+        limit: usize,
+    ) -> Result<Vec<RawBudget>, LedgerError> {
+        self.runner.reads().budget_page(after, limit).await
     }
 
     async fn queued(&self, caller: &str, call_id: &str) -> Result<Option<RawCall>, LedgerError> {

@@ -14,9 +14,9 @@ use futures_channel::oneshot;
 use crate::backend::chain::Head;
 use crate::backend::disk_space::DiskSpace;
 use crate::backend::steps::{Abandon, Step};
-use crate::backend::working::{Batch, Changes, Needs, WorkingSet};
+use crate::backend::working::{Batch, BegunClaim, Changes, Needs, WorkingSet};
 use crate::backend::writer_status::WriterStatus;
-use crate::ledger::{LedgerError, Moment};
+use crate::ledger::LedgerError;
 
 /// Maximum number of steps per commit.
 const BATCH_MAX: usize = 256;
@@ -224,7 +224,7 @@ pub struct Writer<B> {
     unproven: bool,
     /// Durable claims that were reported to their callers as failed; nothing was dispatched for
     /// them.
-    orphans: Vec<(String, u64, Moment)>,
+    orphans: Vec<BegunClaim>,
     stopped: bool,
 }
 
@@ -379,7 +379,8 @@ impl<B: Backend> Writer<B> {
                     }
                     _ => {
                         if let Some(doubt) = &self.doubt {
-                            self.status.ended(doubt.batch.begun.iter().map(|(id, _, _)| id));
+                            self.status
+                                .ended(doubt.batch.begun.iter().map(|begun| &begun.receipt_id));
                         }
                         Err(Failure::Unknown(error))
                     }
@@ -388,7 +389,7 @@ impl<B: Backend> Writer<B> {
             Err(failure) => {
                 self.set.head = from;
                 self.set.forget();
-                self.status.ended(batch.begun.iter().map(|(id, _, _)| id));
+                self.status.ended(batch.begun.iter().map(|begun| &begun.receipt_id));
                 Err(failure)
             }
         }
@@ -406,12 +407,12 @@ impl<B: Backend> Writer<B> {
             self.backend.load(needs, sync, &mut self.set).await?;
         } else {
             let mut needs = needs.clone();
-            needs.receipts.extend(self.orphans.iter().map(|(id, _, _)| id.clone()));
+            let orphans = self.orphans.iter().cloned();
+            orphans.for_each(|orphan| needs.add(Abandon(orphan).needs()));
             self.backend.load(&needs, sync, &mut self.set).await?;
         }
-        for (receipt_id, fence, at) in &self.orphans {
-            let step = Abandon { receipt_id: receipt_id.clone(), fence: *fence, at: at.clone() };
-            if let Ok((_, changes)) = step.decide(&self.set) {
+        for orphan in &self.orphans {
+            if let Ok((_, changes)) = Abandon(orphan.clone()).decide(&self.set) {
                 self.set.apply(changes, batch);
             }
         }
@@ -442,7 +443,7 @@ impl<B: Backend> Writer<B> {
             // The end of the log does not show whether a batch without events was committed. Such a
             // batch dispatches nothing, and its steps can be repeated.
             Some(doubt) if end.is(self.set.head()) => {
-                self.status.ended(doubt.batch.begun.iter().map(|(id, _, _)| id));
+                self.status.ended(doubt.batch.begun.iter().map(|begun| &begun.receipt_id));
                 None
             }
             None if end.is(self.set.head()) => None,

@@ -16,6 +16,7 @@ use crate::backend::chain::Head;
 use crate::backend::pruning::Removal;
 use crate::backend::working::{Batch, CallName, Needs, RateName, StoreQuery, Stored, WorkingSet};
 use crate::backend::writer::{Backend, Failure, LogEnd};
+use crate::charges::BudgetRow;
 use crate::ledger::LedgerError;
 use crate::orders::RawOrder;
 use crate::queue::{self, QueueState, QueuedCall, RawCall};
@@ -45,6 +46,7 @@ pub(super) struct MemoryState {
     /// Keys, and the receipts that hold them.
     keys: HashMap<String, String>,
     rates: HashMap<RateName, i64>,
+    pub(super) budgets: BTreeMap<String, BudgetRow>,
     pub(super) approvals: BTreeMap<String, Approval>,
     pub(super) orders: BTreeMap<OrderName, Order>,
     /// The canonical form of each event, parsed only on request.
@@ -71,6 +73,7 @@ impl MemoryState {
             running: BTreeSet::new(),
             keys: HashMap::new(),
             rates: HashMap::new(),
+            budgets: BTreeMap::new(),
             approvals: BTreeMap::new(),
             orders: BTreeMap::new(),
             events: Vec::new(),
@@ -130,6 +133,10 @@ impl MemoryState {
         for name in needs.rates {
             let tat_ms = self.rates.get(&name).copied();
             set.load_rate(name, tat_ms);
+        }
+        for key in needs.budgets {
+            let row = self.budgets.get(&key).cloned();
+            set.load_budget(key, row);
         }
         for tool in needs.running {
             let runs = self.running.iter().filter_map(|id| self.receipts.get(id));
@@ -254,6 +261,10 @@ impl MemoryState {
             }
         }
         self.rates.extend(batch.rates.iter().map(|(name, tat_ms)| (name.clone(), *tat_ms)));
+        if let Some(newest) = batch.budgets.values().map(|row| row.day.as_str()).max() {
+            self.budgets.retain(|_, row| row.day.as_str() >= newest);
+        }
+        self.budgets.extend(batch.budgets.clone());
         for (id, approval) in &batch.approvals {
             self.approvals.insert(id.clone(), approval.clone());
         }

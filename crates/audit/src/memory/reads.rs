@@ -11,6 +11,7 @@ use super::Memory;
 use crate::backend::pruning::PrunedRange;
 use crate::backend::recorder::StepRunner;
 use crate::backend::working::CallName;
+use crate::charges::{BudgetRow, RawBudget};
 use crate::ledger::LedgerError;
 use crate::orders::RawOrder;
 use crate::queue::RawCall;
@@ -200,6 +201,20 @@ impl LedgerReads for Memory {
         let book = self.book();
         let later = |raw: &RawOrder| after.as_ref().is_none_or(|after| raw.order_name() > *after);
         Ok(book.raw_orders().filter(later).take(limit).collect())
+    }
+
+    async fn budget_page(
+        &self,
+        after: Option<String>,
+        limit: usize,
+    ) -> Result<Vec<RawBudget>, LedgerError> {
+        let book = self.book();
+        let later = book.budgets.iter().filter(|(key, _)| after.as_ref().is_none_or(|a| *key > a));
+        let raw = |(key, row): (&String, &BudgetRow)| RawBudget {
+            key: key.clone(),
+            row: Some(row.clone()),
+        };
+        Ok(later.take(limit).map(raw).collect())
     }
 
     async fn queued(&self, caller: &str, call_id: &str) -> Result<Option<RawCall>, LedgerError> {

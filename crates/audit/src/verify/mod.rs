@@ -6,10 +6,12 @@
 //!
 //! Doc: records.md#verification
 
+mod budgets;
 mod chain;
 mod event_fields;
 mod export;
 mod orders;
+mod pages;
 mod records;
 mod report;
 mod store;

@@ -10,12 +10,14 @@ use toolbooth_contracts::approval::Approval;
 use toolbooth_contracts::event::AuditEventKind;
 use toolbooth_contracts::receipt::{AuditPlace, Receipt};
 
+use super::budgets::Budgets;
 use super::event_fields::{EventFields, LogFields, Read, ReceiptFields, Record, fits, is_name};
 use super::orders::Orders;
 use super::report::Problems;
 use super::survey::Expectations;
 use crate::backend::steps::CALL_SINCE;
 use crate::backend::working::{CallName, has_accounting_event};
+use crate::charges::RawBudget;
 use crate::claim::holds_keys;
 use crate::digest::Digester;
 use crate::orders::RawOrder;
@@ -90,6 +92,7 @@ pub(super) struct Records<'e> {
     /// Requested approvals, and the places of the requests.
     asked: BTreeMap<String, (String, u64)>,
     orders: Orders,
+    budgets: Budgets,
     /// Missing receipts that held keys after an event.
     absent: BTreeMap<String, Absent>,
     /// The number of operator resolutions of receipts, by events and by their fences.
@@ -120,6 +123,7 @@ impl<'e> Records<'e> {
             accounted: BTreeMap::new(),
             asked: BTreeMap::new(),
             orders: Orders::default(),
+            budgets: Budgets::default(),
             absent: BTreeMap::new(),
             resolved: BTreeMap::new(),
             fences: BTreeMap::new(),
@@ -139,6 +143,7 @@ impl<'e> Records<'e> {
             self.asked.insert(id.to_owned(), (read.writer.clone(), read.seq));
         }
         self.orders.event(read, fields);
+        self.budgets.event(fields);
         if fields.event == AuditEventKind::ReceiptResolved
             && let Some(id) = &fields.receipt_id
         {
@@ -456,6 +461,14 @@ impl<'e> Records<'e> {
         }
     }
 
+    /// Checks a budget. `known`: whether the event of its last change is among the read events.
+    pub(super) fn budget(&mut self, raw: &RawBudget, known: bool) {
+        if !self.budgets.accounts_for(raw, known) && !self.expected.lacks_events() {
+            let message = format!("the use of budget {} is not that of its events", raw.key);
+            self.problems.add("budget-changed", "", None, message);
+        }
+    }
+
     fn is_lacking(&self, at: Option<&AuditPlace>) -> bool {
         at.is_some_and(|at| self.expected.is_lacking(&at.writer, at.seq))
     }
@@ -545,6 +558,13 @@ impl<'e> Records<'e> {
         for (name, writer, seq) in self.orders.missing() {
             let message = format!("order {name} is missing");
             self.problems.add("order-missing", &writer, seq, message);
+        }
+        for key in self.budgets.missing() {
+            // Pruned events may have given everything back.
+            if !self.expected.lacks_events() {
+                let message = format!("budget {key} is missing");
+                self.problems.add("budget-missing", "", None, message);
+            }
         }
         // A pruned event may have finished the call.
         for (call, writer, seq) in self.queue.lost().filter(|_| !self.expected.lacks_events()) {

@@ -10,6 +10,7 @@ use toolbooth_contracts::receipt::AuditPlace;
 use super::TrustAnchors;
 use super::chain::Chains;
 use super::event_fields::read;
+use super::pages::{PAGE, approvals, budgets, calls, orders, progress};
 use super::records::{Records, UnresolvedReceipt};
 use super::report::{Problems, VerifyReport};
 use super::survey::{Expectations, LogFindings, is_milestone};
@@ -17,11 +18,7 @@ use crate::LedgerReads;
 use crate::backend::pruning::PrunedRange;
 use crate::digest::of_record;
 use crate::ledger::LedgerError;
-use crate::queue::RawCall;
-use crate::reads::{DamagedRow, EventFilter, Include, RawEntry, WriterHead};
-
-/// The number of events per read.
-const PAGE: usize = 1_000;
+use crate::reads::{EventFilter, Include, RawEntry, WriterHead};
 
 /// Maximum number of verification runs over a store that changes meanwhile, before the problems are
 /// reported.
@@ -75,6 +72,11 @@ async fn read_store(
         records.call(raw, known);
     })
     .await?;
+    budgets(reads, |raw| {
+        let at = raw.row.as_ref().map(|row| row.changed_by.clone());
+        records.budget(raw, is_known(&at));
+    })
+    .await?;
     leftovers(reads, &expected, &mut records).await?;
     let now = reads.heads().await?;
     let (events, logs) = chains.finish(heads, &now, &beyond);
@@ -94,23 +96,6 @@ impl Ends<'_> {
     fn know(&self, writer: &str, seq: u64) -> bool {
         self.0.get(writer).is_some_and(|size| seq < *size)
     }
-}
-
-/// Checks that pages advance; a store that returns the same page again would prevent verification
-/// from ending.
-fn progress<T: PartialEq + std::fmt::Debug>(
-    table: &str,
-    before: &Option<T>,
-    next: &Option<T>,
-) -> Result<(), LedgerError> {
-    if before.is_none() || before != next {
-        return Ok(());
-    }
-    Err(LedgerError::Damaged(DamagedRow {
-        table: table.to_owned(),
-        row: format!("{next:?}"),
-        reason: "the store gives the same page again".to_owned(),
-    }))
 }
 
 /// The consecutive pages of the logs.
@@ -256,47 +241,6 @@ async fn both<A: Future, B: Future>(one: A, other: B) -> (A::Output, B::Output) 
         }
     })
     .await
-}
-
-/// Checks that approvals match the events that account for them, and that every requested approval
-/// still exists.
-async fn approvals(reads: &dyn LedgerReads, records: &mut Records<'_>) -> Result<(), LedgerError> {
-    let mut after = None;
-    loop {
-        let page = reads.approval_page(after.clone(), PAGE).await?;
-        let Some(last) = page.last() else { return Ok(()) };
-        let next = Some(last.id.clone());
-        progress("approvals", &after, &next)?;
-        after = next;
-        page.iter().for_each(|raw| records.approval(raw));
-    }
-}
-
-/// Checks that the orders of operators match the newest events about them, and that each still
-/// exists.
-async fn orders(reads: &dyn LedgerReads, records: &mut Records<'_>) -> Result<(), LedgerError> {
-    let mut after = None;
-    loop {
-        let page = reads.order_page(after.clone(), PAGE).await?;
-        let Some(last) = page.last() else { return Ok(()) };
-        let next = Some(last.order_name());
-        progress("orders", &after, &next)?;
-        after = next;
-        page.iter().for_each(|raw| records.order(raw));
-    }
-}
-
-/// Calls `each` for every asynchronous call.
-async fn calls(reads: &dyn LedgerReads, mut each: impl FnMut(&RawCall)) -> Result<(), LedgerError> {
-    let mut after = None;
-    loop {
-        let page = reads.call_page(after.clone(), PAGE).await?;
-        let Some(last) = page.last() else { return Ok(()) };
-        let next = Some((last.call.caller.clone(), last.call.call_id.clone()));
-        progress("queue", &after, &next)?;
-        after = next;
-        page.iter().for_each(&mut each);
-    }
 }
 
 /// Checks the receipts for which not all events were read: they may have changed since the events

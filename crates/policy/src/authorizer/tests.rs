@@ -27,6 +27,7 @@ fn ops() -> CallerSets<CallerRights> {
         deny: patterns(&["files.delete"]),
         grants: vec![Grant::parse("read:*").unwrap()],
         operate: false,
+        budget: None,
     };
     let set = (vec!["key:ops".to_owned()], rights);
     CallerSets::new(BTreeMap::from([("ops".to_owned(), set)])).unwrap()
@@ -117,4 +118,52 @@ fn version_tells_settings_apart() {
     let one = Authorizer::new(on());
     assert_eq!(one.version(), Authorizer::new(on()).version());
     assert_ne!(one.version(), one.clone().with_whitelist(Whitelist::only(vec![])).version());
+}
+
+#[test]
+fn a_trust_word_counts_as_the_level_that_it_is_mapped_to() {
+    let asks = |approval: &[&str], word: &str| {
+        let mut tool = contract("a.b", &[]);
+        word.clone_into(&mut tool.policy.trust_level);
+        let levels = TrustLevels::with([("vendor".to_owned(), TrustLevel::Sandbox)].into());
+        let words = approval.iter().map(|word| (*word).to_owned()).collect();
+        let policy = Authorizer::new(on()).with_approval_by_trust(words, levels);
+        let access = policy.access(&Caller::local(), &tool, &ToolStatus::Active).unwrap();
+        let permit =
+            policy.authorize(access, &Caller::local(), &tool, &json!({}), &CallContext::default());
+        permit.unwrap().approval().is_some()
+    };
+    assert!(asks(&["untrusted"], "untrusted") && !asks(&["untrusted"], "trusted"));
+    assert!(asks(&["untrusted"], "frobnicated"), "a word without a meaning is untrusted");
+    assert!(asks(&["sandbox"], "vendor") && !asks(&["untrusted"], "vendor"));
+    assert!(asks(&["vendor"], "vendor") && !asks(&["vendor"], "sandbox"));
+}
+
+#[test]
+fn costs_are_charged_to_the_caller_and_to_its_epic() {
+    let mut tool = contract("a.b", &[]);
+    tool.policy.max_concurrency = Some(2);
+    tool.policy.rate_limit_per_min = Some(9);
+    let default = Budget { daily: Some(50), daily_per_epic: None };
+    let charges = |tool: &ToolContract, caller: &str, epic: Option<&str>| {
+        let mut sets = BTreeMap::new();
+        let budget = Some(Budget { daily: Some(20), daily_per_epic: Some(10) });
+        let rights = CallerRights { budget, ..CallerRights::everything() };
+        sets.insert("key:a".to_owned(), (Vec::new(), rights));
+        let policy =
+            Authorizer::new(on()).with_callers(CallerSets::new(sets).unwrap()).with_budget(default);
+        let caller = Caller::authenticated(Identity::named(caller).unwrap());
+        let claimed = CallContext { epic_id: epic.map(str::to_owned), ..CallContext::default() };
+        let access = policy.access(&caller, tool, &ToolStatus::Active).unwrap();
+        let permit = policy.authorize(access, &caller, tool, &json!({}), &claimed).unwrap();
+        permit.charges().to_vec()
+    };
+    let limits = [Charge::Slots { max: 2 }, Charge::Rate { per_min: 9 }];
+    assert_eq!(charges(&tool, "key:a", None), limits, "a tool without a cost has no budget");
+    tool.policy.cost_units = Some(3.into());
+    let of = |key: &str, limit| Charge::Budget { key: key.to_owned(), units: 3_000_000, limit };
+    let own = [of("[\"key:a\"]", 20), of("[\"key:a\",\"e\"]", 10)];
+    assert_eq!(charges(&tool, "key:a", Some("e"))[2..], own);
+    assert_eq!(charges(&tool, "key:a", None)[3], of("[\"key:a\",null]", 10));
+    assert_eq!(charges(&tool, "local", None)[2..], [of("[\"local\"]", 50)]);
 }

@@ -37,7 +37,6 @@ const DUPLICATE_CHECK: Duration = Duration::from_secs(1);
 /// constructs it.
 pub(super) struct ClaimedCall {
     pub(super) found: FoundTool,
-    pub(super) permit: Permit,
     pub(super) claim: Claim,
     /// The guarded and judged arguments, and nothing else.
     pub(super) arguments: GuardedArguments,
@@ -100,14 +99,7 @@ pub(super) async fn claim(
         let (receipt_id, settled) = match claimed {
             Claimed::Fresh(claim) => {
                 let forwarded_key = claim.key().map(str::to_owned).or(keys.forwarded);
-                return Ok(ClaimedCall {
-                    found,
-                    permit,
-                    claim,
-                    arguments,
-                    forwarded_key,
-                    _stage: (),
-                });
+                return Ok(ClaimedCall { found, claim, arguments, forwarded_key, _stage: () });
             }
             Claimed::InFlight { receipt_id, settled } => (receipt_id, settled),
             other => return Err(stopped(found, other)),
@@ -176,8 +168,7 @@ fn claim_request(
         },
         args_digest: trail.args_digest.clone().unwrap_or_default(),
         older_args_digests: trail.older_args_digests.clone(),
-        rate_per_min: permit.charges().rate_per_min,
-        concurrency_max: permit.charges().concurrency_max,
+        charges: permit.charges().to_vec(),
         approval_rule: permit.approval().map(|need| need.rule.clone()),
         approval_id: permit.approval().map_or_else(String::new, |_| parts.ids.next()),
         policy_version: trail.policy_version.clone(),
@@ -229,6 +220,9 @@ fn stopped(found: FoundTool, claimed: Claimed) -> Stop {
         }
         Claimed::RateLimited { retry_after_ms } => {
             refused(trail, ErrorCode::RateLimited).retry_after(retry_after_ms)
+        }
+        Claimed::BudgetExceeded { retry_after_ms } => {
+            refused(trail, ErrorCode::BudgetExceeded).retry_after(retry_after_ms)
         }
         Claimed::TooManyInFlight => refused(trail, ErrorCode::TooManyInFlight).retry_after(1_000),
         Claimed::InFlight { receipt_id, .. } => {

@@ -30,7 +30,6 @@ pub(super) struct Screened {
     pub(super) trail: Box<CallTrail>,
     pub(super) claim: Claim,
     pub(super) tool: std::sync::Arc<RegisteredTool>,
-    pub(super) rate_per_min: Option<u64>,
     pub(super) effect: Effect,
     pub(super) code: Option<ErrorCode>,
     /// The safe sentence, if there is a code.
@@ -55,12 +54,11 @@ impl Screened {
 
 pub(super) fn screen(state: &ProxyState, executed: Executed) -> Screened {
     let Executed { claimed, outcome, observed, execute_ms, .. } = executed;
-    let ClaimedCall { found, permit, claim, .. } = claimed;
+    let ClaimedCall { found, claim, .. } = claimed;
     let mut screened = Screened {
         trail: found.entered.trail,
         claim,
         tool: found.tool,
-        rate_per_min: permit.charges().rate_per_min,
         effect: Effect::Completed,
         code: None,
         message: String::new(),

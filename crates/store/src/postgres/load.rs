@@ -13,13 +13,16 @@ use toolbooth_audit::backend::working::{
     CallName, Earlier, Needs, OtherHead, StoreQuery, Stored, WorkingSet,
 };
 use toolbooth_audit::backend::writer::Failure;
+use toolbooth_audit::charges::BudgetRow;
 use toolbooth_audit::checkpoint;
 use toolbooth_audit::digest::sha256_hex;
 use toolbooth_audit::queue::{QueuedCall, RawCall};
 use toolbooth_contracts::approval::Approval;
 
 use super::backend::{Parameters, Session, failed};
-use super::rows::{call, cleaned, given, head, limited, number, raw_order, stored, unreadable};
+use super::rows::{
+    call, cleaned, given, head, limited, number, raw_order, stored, unreadable, used_budget,
+};
 use super::statements::CALL;
 use super::{clean, schema};
 use crate::{Unreadable, body};
@@ -85,6 +88,7 @@ fn lock(parts: &[&str]) -> i64 {
 fn locks(needs: &Needs) -> Vec<i64> {
     let keys = needs.keys.iter().map(|key| lock(&["key", key]));
     let rates = needs.rates.iter().map(|(tool, caller)| lock(&["rate", tool, caller]));
+    let budgets = needs.budgets.iter().map(|key| lock(&["budget", key]));
     let running = needs.running.iter().map(|tool| lock(&["running", tool]));
     let approvals = needs
         .approvals
@@ -92,8 +96,14 @@ fn locks(needs: &Needs) -> Vec<i64> {
         .map(|name| lock(&["approval", &name.tool, &name.caller, &name.args_digest]));
     let calls = needs.calls.iter().map(|(caller, id)| lock(&["call", caller, id]));
     let orders = needs.orders.then(|| lock(&["orders"]));
-    let all: BTreeSet<i64> =
-        keys.chain(rates).chain(running).chain(approvals).chain(calls).chain(orders).collect();
+    let all: BTreeSet<i64> = keys
+        .chain(rates)
+        .chain(budgets)
+        .chain(running)
+        .chain(approvals)
+        .chain(calls)
+        .chain(orders)
+        .collect();
     all.into_iter().collect()
 }
 
@@ -126,7 +136,11 @@ impl Session {
             let tools = cleaned(needs.rates.iter().map(|(tool, _)| tool));
             given![tools, cleaned(needs.rates.iter().map(|(_, caller)| caller))]
         });
-        let clock = asked.add(!needs.rates.is_empty(), &s.clock, || given![]);
+        let budgets = asked.add(!needs.budgets.is_empty(), &s.budgets, || {
+            given![needs.budgets.iter().map(String::as_str).collect::<Vec<_>>()]
+        });
+        let is_timed = !(needs.rates.is_empty() && needs.budgets.is_empty());
+        let clock = asked.add(is_timed, &s.clock, || given![]);
         let running = asked
             .add(!needs.running.is_empty(), &s.running, || given![cleaned(needs.running.iter())]);
         let approvals = asked.add(!needs.approvals.is_empty(), &s.approvals, || {
@@ -174,6 +188,12 @@ impl Session {
         for name in needs.rates {
             let tat_ms = times.get(&kept(&name)).copied();
             set.load_rate(name, tat_ms);
+        }
+        let mut used: HashMap<String, BudgetRow> =
+            rows(budgets).iter().map(|row| (row.get(0), used_budget(row))).collect();
+        for key in needs.budgets {
+            let row = used.remove(&key);
+            set.load_budget(key, row);
         }
         set.clock_ms = rows(clock).first().map(|row| row.get(0));
         let counts: HashMap<String, i64> =

@@ -10,6 +10,7 @@ use toolbooth_audit::LedgerError;
 use toolbooth_audit::backend::merkle::Hash;
 use toolbooth_audit::backend::pruning::PrunedRange;
 use toolbooth_audit::backend::working::CallName;
+use toolbooth_audit::charges::RawBudget;
 use toolbooth_audit::orders::RawOrder;
 use toolbooth_audit::queue::RawCall;
 use toolbooth_audit::reads::{
@@ -23,7 +24,7 @@ use toolbooth_contracts::receipt::{AuditPlace, Receipt};
 
 use super::connect::Server;
 use super::error::OpenError;
-use super::rows::{call, head, log_text, raw_order};
+use super::rows::{call, head, log_text, raw_budget, raw_order};
 use super::statements::{CALL, EVENT, HEAD, VOUCHED, VOUCHED_ORDERS, VOUCHING};
 use super::{clean, schema, unavailable};
 use crate::digits::{made_ms, uuid};
@@ -705,6 +706,21 @@ impl LedgerReads for PostgresReads {
             count(limit)
         );
         Ok(self.rows(&sql, &conditions).await?.iter().map(raw_order).collect())
+    }
+
+    async fn budget_page(
+        &self,
+        after: Option<String>,
+        limit: usize,
+    ) -> Result<Vec<RawBudget>, LedgerError> {
+        let mut conditions = Conditions::default();
+        conditions.text("key >", after);
+        let sql = format!(
+            "SELECT key, day, units, changed_by FROM budgets {} ORDER BY key LIMIT {}",
+            conditions.shown(),
+            count(limit)
+        );
+        Ok(self.rows(&sql, &conditions).await?.iter().map(raw_budget).collect())
     }
 
     async fn queued(&self, caller: &str, call_id: &str) -> Result<Option<RawCall>, LedgerError> {

@@ -9,6 +9,7 @@ use tokio_postgres::Row;
 use toolbooth_audit::LedgerError;
 use toolbooth_audit::backend::working::Stored;
 use toolbooth_audit::backend::writer::Failure;
+use toolbooth_audit::charges::{BudgetRow, RawBudget};
 use toolbooth_audit::orders::RawOrder;
 use toolbooth_audit::queue::{QueueState, QueuedCall};
 use toolbooth_audit::reads::{WriterHead, WriterRow};
@@ -91,6 +92,23 @@ pub(super) fn raw_order(row: &Row) -> RawOrder {
         // An event that cannot be unpacked becomes an empty text, which accounts for nothing.
         event: event.map(|text| body::unpack(text, row.get(4)).unwrap_or_default()),
     }
+}
+
+/// Returns a budget with its name; no row if it cannot be read. Units are stored as a signed integer
+/// with the same bits.
+pub(super) fn raw_budget(row: &Row) -> RawBudget {
+    let changed_by: String = row.get(3);
+    let used = serde_json::from_str(&changed_by).ok().map(|changed_by| BudgetRow {
+        day: row.get(1),
+        units: row.get::<_, i64>(2).cast_unsigned(),
+        changed_by,
+    });
+    RawBudget { key: row.get(0), row: used }
+}
+
+/// Returns the use of a budget. A row that cannot be read counts as used up.
+pub(super) fn used_budget(row: &Row) -> BudgetRow {
+    raw_budget(row).row.unwrap_or_else(BudgetRow::used_up)
 }
 
 /// Parses a place. An unreadable place becomes one that no log has.

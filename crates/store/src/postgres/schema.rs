@@ -198,7 +198,8 @@ CREATE INDEX queue_open ON queue (state, enqueued, place) WHERE state <> 'done';
 /// Changes nothing. Version 5 dropped the column that [`V7`] drops.
 const V5: &str = "";
 
-/// Adds the identities of the callers of asynchronous calls, as JSON, and the orders of operators.
+/// Adds the identities of the callers of asynchronous calls, as JSON, the orders of operators, and the
+/// used budgets.
 const V6: &str = "
 ALTER TABLE queue ADD COLUMN identity text;
 CREATE TABLE orders (
@@ -207,6 +208,13 @@ CREATE TABLE orders (
     body text NOT NULL,
     PRIMARY KEY (kind, name)
 );
+CREATE TABLE budgets (
+    key text COLLATE \"C\" PRIMARY KEY,
+    day text COLLATE \"C\" NOT NULL,
+    units bigint NOT NULL,
+    changed_by text NOT NULL
+);
+CREATE INDEX budgets_day ON budgets (day);
 ";
 
 /// Drops the beginnings of logs that a version before 5 removed, once a writer has taken them over.

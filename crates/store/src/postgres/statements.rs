@@ -84,6 +84,7 @@ statements! {
     rates = "SELECT r.tool, r.caller, r.tat_ms FROM rates r
              JOIN unnest($1::text[], $2::text[]) AS n (tool, caller)
                  ON n.tool = r.tool AND n.caller = r.caller";
+    budgets = "SELECT key, day, units, changed_by FROM budgets WHERE key = ANY($1)";
     clock = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint";
     running = format!(
         "SELECT r.tool, count(*) FROM receipts r JOIN writers w ON w.writer = r.writer
@@ -182,6 +183,14 @@ statements! {
                          $5::text[], $6::text[], $7::text[])
                      ON CONFLICT (approval_id) DO UPDATE SET
                          state = excluded.state, body = excluded.body";
+    // Those that another replica changes are left to it.
+    end_budgets = "DELETE FROM budgets WHERE key IN (
+                       SELECT key FROM budgets WHERE day < $1 ORDER BY key LIMIT 1000
+                       FOR UPDATE SKIP LOCKED)";
+    put_budgets = "INSERT INTO budgets (key, day, units, changed_by)
+                   SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[], $4::text[])
+                   ON CONFLICT (key) DO UPDATE SET day = excluded.day, units = excluded.units,
+                       changed_by = excluded.changed_by";
     put_orders = "INSERT INTO orders (kind, name, body)
                   SELECT * FROM unnest($1::text[], $2::text[], $3::text[])
                   ON CONFLICT (kind, name) DO UPDATE SET body = excluded.body";

@@ -12,6 +12,7 @@ use tokio_postgres::types::ToSql;
 use toolbooth_audit::backend::chain::Head;
 use toolbooth_audit::backend::working::{Batch, ReceiptChange, ReceiptWrite};
 use toolbooth_audit::backend::writer::Failure;
+use toolbooth_audit::charges::BudgetRow;
 use toolbooth_audit::queue::QueuedCall;
 use toolbooth_audit::reads::MILESTONES;
 use toolbooth_contracts::approval::Approval;
@@ -142,6 +143,15 @@ fn text_of_part(part: Part) -> String {
     format!("{},{},{}", part.own, part.given, part.len)
 }
 
+fn budget_columns(budgets: &BTreeMap<String, BudgetRow>) -> Parameters<'_> {
+    let keys: Vec<&str> = budgets.keys().map(String::as_str).collect();
+    let days: Vec<&str> = budgets.values().map(|row| row.day.as_str()).collect();
+    let units: Vec<i64> = budgets.values().map(|row| row.units.cast_signed()).collect();
+    let text = |row: &BudgetRow| text_of(Some(&row.changed_by)).unwrap_or_default();
+    let places: Vec<String> = budgets.values().map(text).collect();
+    given![keys, days, units, places]
+}
+
 fn order_columns(orders: &BTreeMap<OrderName, Order>) -> Result<Parameters<'_>, Failure> {
     let kinds: Vec<&str> = orders.keys().map(|name| name.kind.as_str()).collect();
     let names = cleaned(orders.keys().map(|name| &name.name));
@@ -205,6 +215,10 @@ impl Session {
             let callers = cleaned(batch.rates.keys().map(|(_, caller)| caller));
             let times: Vec<i64> = batch.rates.values().copied().collect();
             writes.push((&s.put_rates, given![tools, callers, times]));
+        }
+        if let Some(newest) = batch.budgets.values().map(|row| row.day.as_str()).max() {
+            writes.push((&s.end_budgets, given![newest]));
+            writes.push((&s.put_budgets, budget_columns(&batch.budgets)));
         }
         if !batch.approvals.is_empty() {
             writes.push((&s.put_approvals, approval_columns(batch.approvals.values())?));

@@ -15,7 +15,7 @@ use toolbooth_contracts::approval::Approval;
 use toolbooth_contracts::receipt::AuditPlace;
 
 use super::compact::{Compact, Name, Shown};
-use super::queries::orders;
+use super::queries::{budget, orders};
 use super::rows::{CALL, HEAD, RECEIPT, call, head, limited, number, receipt_row, unreadable};
 use super::schema;
 use super::transaction::{Transaction, failed};
@@ -40,6 +40,10 @@ impl Transaction<'_> {
             let sql = "SELECT tat_ms FROM rates WHERE tool = ?1 AND caller = ?2";
             let tat_ms = self.one(sql, (&name.0, &name.1), |row| row.get(0))?;
             set.load_rate(name, tat_ms);
+        }
+        for key in needs.budgets {
+            let row = budget(self.connection, &key).map_err(failed)?;
+            set.load_budget(key, row);
         }
         for tool in needs.running {
             let running = self.running(&tool)?;

@@ -4,6 +4,7 @@
 
 use rusqlite::{Connection, OptionalExtension};
 use toolbooth_audit::LedgerError;
+use toolbooth_audit::charges::BudgetRow;
 use toolbooth_audit::orders::RawOrder;
 
 use super::compact::{Compact, Shown};
@@ -44,6 +45,27 @@ pub(super) fn orders(connection: &Connection) -> rusqlite::Result<Vec<RawOrder>>
         Ok(RawOrder { kind: text(row, 0)?, name: text(row, 1)?, bytes: text(row, 2)?, event })
     })?;
     found.collect()
+}
+
+/// Units are stored as a signed integer with the same bits.
+pub(super) fn budget_row(
+    row: &rusqlite::Row<'_>,
+    at: usize,
+) -> rusqlite::Result<Option<BudgetRow>> {
+    let changed_by = row.get::<_, Shown>(at + 2)?.0;
+    Ok(serde_json::from_str(&changed_by).ok().map(|changed_by| BudgetRow {
+        day: row.get(at).unwrap_or_default(),
+        units: row.get::<_, i64>(at + 1).unwrap_or_default().cast_unsigned(),
+        changed_by,
+    }))
+}
+
+/// Returns the use of a budget. A row that cannot be read counts as used up.
+pub(super) fn budget(connection: &Connection, key: &str) -> rusqlite::Result<Option<BudgetRow>> {
+    let sql = "SELECT day, units, changed_by FROM budgets WHERE key = ?1";
+    let mut statement = connection.prepare_cached(sql)?;
+    let found = statement.query_row([key], |row| budget_row(row, 0)).optional()?;
+    Ok(found.map(|row| row.unwrap_or_else(BudgetRow::used_up)))
 }
 
 /// Returns the body of a record by its place.

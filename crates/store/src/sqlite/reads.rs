@@ -13,6 +13,7 @@ use rusqlite::{Connection, OptionalExtension};
 use toolbooth_audit::LedgerError;
 use toolbooth_audit::backend::pruning::PrunedRange;
 use toolbooth_audit::backend::working::CallName;
+use toolbooth_audit::charges::RawBudget;
 use toolbooth_audit::orders::RawOrder;
 use toolbooth_audit::queue::{QueuedCall, RawCall};
 use toolbooth_audit::reads::{
@@ -29,7 +30,7 @@ use super::compact::{Compact, Shown};
 use super::connection::connect_to_read;
 use super::error::OpenError;
 use super::log_pages::{Naming, RawText, column, log_page, pruned_ranges, writer_name};
-use super::queries::{EVENT, LOG, body, keys, limited, orders};
+use super::queries::{EVENT, LOG, body, budget_row, keys, limited, orders};
 use super::rows::{CALL, HEAD, RECEIPT, call, head_of, receipt_row};
 use super::schema::{SEQ_BITS, place};
 use super::search_index::{self, Lookup, Search};
@@ -574,12 +575,33 @@ fn readable<K, T>(
     }
 }
 
+fn budget_page(
+    database: &Connection,
+    after: Option<String>,
+    limit: usize,
+) -> Result<Vec<RawBudget>, LedgerError> {
+    let sql = "SELECT key, day, units, changed_by FROM budgets WHERE ?1 IS NULL OR key > ?1
+               ORDER BY key LIMIT ?2";
+    let mut statement = database.prepare_cached(sql).map_err(unavailable)?;
+    let read = |row: &rusqlite::Row<'_>| {
+        let at: RawText = row.get(0)?;
+        let key = at.text().map(str::to_owned);
+        let row = budget_row(row, 1)?;
+        Ok((Some(at), key.map(|key| RawBudget { key, row })))
+    };
+    readable(after.map(|key| RawText(key.into_bytes())), limit, |after| {
+        statement.query_map((after, limited(limit)), read)?.collect()
+    })
+}
+
 /// Returns the rows that pages omit, because a text in them is not UTF-8.
 fn unreadable_rows(database: &Connection) -> Result<Vec<DamagedRow>, LedgerError> {
     let mut found = Vec::new();
-    for (table, columns) in
-        [("approvals", "approval_id, approval_id".to_owned()), ("queue", format!("place, {CALL}"))]
-    {
+    for (table, columns) in [
+        ("approvals", "approval_id, approval_id".to_owned()),
+        ("queue", format!("place, {CALL}")),
+        ("budgets", "key, key".to_owned()),
+    ] {
         let sql = format!("SELECT {columns} FROM {table}");
         let mut statement = database.prepare_cached(&sql).map_err(unavailable)?;
         let count = statement.column_count();
@@ -704,6 +726,14 @@ impl LedgerReads for SqliteReads {
             Ok(found)
         })
         .await
+    }
+
+    async fn budget_page(
+        &self,
+        after: Option<String>,
+        limit: usize,
+    ) -> Result<Vec<RawBudget>, LedgerError> {
+        self.run(move |reader| budget_page(&reader.database, after, limit)).await
     }
 
     async fn queued(&self, caller: &str, call_id: &str) -> Result<Option<RawCall>, LedgerError> {

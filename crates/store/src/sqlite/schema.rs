@@ -215,7 +215,8 @@ ALTER TABLE writers DROP COLUMN renewed_ms;
 /// Changes nothing. Version 6 dropped the column that [`V8_OF_OLD`] drops.
 const V6: &str = "";
 
-/// Adds the identities of the callers of asynchronous calls, as JSON, and the orders of operators.
+/// Adds the identities of the callers of asynchronous calls, as JSON, the orders of operators, and the
+/// used budgets.
 const V7: &str = "
 ALTER TABLE queue ADD COLUMN identity TEXT;
 CREATE TABLE orders (
@@ -224,6 +225,13 @@ CREATE TABLE orders (
     body TEXT NOT NULL,
     PRIMARY KEY (kind, name)
 ) STRICT, WITHOUT ROWID;
+CREATE TABLE budgets (
+    key TEXT PRIMARY KEY,
+    day TEXT NOT NULL,
+    units INTEGER NOT NULL,
+    changed_by TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE INDEX budgets_day ON budgets (day);
 ";
 
 /// Changes nothing in a database of version 6.

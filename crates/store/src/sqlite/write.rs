@@ -8,6 +8,7 @@ use serde_json::Value;
 use toolbooth_audit::backend::chain::{ChainedEvent, Head};
 use toolbooth_audit::backend::working::{Batch, ReceiptChange, ReceiptWrite};
 use toolbooth_audit::backend::writer::Failure;
+use toolbooth_audit::charges::BudgetRow;
 use toolbooth_audit::queue::QueuedCall;
 use toolbooth_audit::reads::MILESTONES;
 use toolbooth_contracts::approval::Approval;
@@ -61,6 +62,7 @@ impl Transaction<'_> {
                 (tool, caller, tat_ms),
             )?;
         }
+        self.put_budgets(&batch.budgets)?;
         batch.approvals.values().try_for_each(|approval| self.put_approval(approval))?;
         batch.orders.iter().try_for_each(|(name, order)| self.put_order(name, order))?;
         self.put_events(&batch.events)?;
@@ -185,6 +187,23 @@ impl Transaction<'_> {
             ),
         )
         .map(drop)
+    }
+
+    /// Writes the used budgets, and removes those of earlier days.
+    fn put_budgets(&self, budgets: &BTreeMap<String, BudgetRow>) -> Result<(), Failure> {
+        let Some(newest) = budgets.values().map(|row| row.day.as_str()).max() else {
+            return Ok(());
+        };
+        self.execute("DELETE FROM budgets WHERE day < ?1", [newest])?;
+        for (key, row) in budgets {
+            self.execute(
+                "INSERT INTO budgets (key, day, units, changed_by) VALUES (?1, ?2, ?3, ?4)
+                 ON CONFLICT (key) DO UPDATE SET day = excluded.day, units = excluded.units,
+                     changed_by = excluded.changed_by",
+                (key, &row.day, row.units.cast_signed(), json_text(&row.changed_by)?),
+            )?;
+        }
+        Ok(())
     }
 
     fn put_order(&self, name: &OrderName, order: &Order) -> Result<(), Failure> {

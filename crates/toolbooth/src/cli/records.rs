@@ -356,3 +356,18 @@ Examples:
         shown: Shown,
     },
 }
+
+/// The calls that a pause concerns; without an option, all calls.
+#[derive(Debug, Args)]
+#[group(multiple = false)]
+pub(crate) struct PauseArgs {
+    /// The calls of this tool, by id.
+    #[arg(long, value_name = "ID")]
+    pub(crate) tool: Option<String>,
+    /// The calls and requests to this server.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) server: Option<String>,
+    /// The calls and requests of this caller: `local`, `key:NAME`, `jwt:ISSUER#SUBJECT`.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) caller: Option<String>,
+}

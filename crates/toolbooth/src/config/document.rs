@@ -14,6 +14,7 @@ use super::doors::Http;
 use super::doors::Mcp;
 use super::doors::Proxy;
 use super::doors::ToolSet;
+use super::policy::Budgets;
 use super::policy::Caller;
 use super::policy::Flags;
 use super::policy::Permission;
@@ -57,6 +58,8 @@ pub(crate) struct Config {
     pub(crate) toolsets: BTreeMap<String, ToolSet>,
     /// Named sets of rights.
     pub(crate) callers: BTreeMap<String, Caller>,
+    /// The budget of each caller.
+    pub(crate) budgets: Budgets,
     /// Upstream MCP servers.
     pub(crate) servers: BTreeMap<String, Server>,
     /// HTTP endpoints.

@@ -180,8 +180,8 @@ mod tests {
         let error = parse("[flags]\nmcp_tool = true\n", "t.toml", Vec::new()).unwrap_err();
         assert_eq!(error.path.as_deref(), Some("t.toml:2:1"));
         assert_eq!(error.hint.as_deref(), Some("did you mean `mcp_tools`?"));
-        let error = parse("[budgets]\ndaily = 1\n", "t.toml", Vec::new()).unwrap_err();
-        assert!(error.hint.unwrap().contains("no `budgets`"));
+        let error = parse("[quotas]\ndaily = 1\n", "t.toml", Vec::new()).unwrap_err();
+        assert!(error.hint.unwrap().contains("no `quotas`"));
     }
 
     #[test]

@@ -59,8 +59,20 @@ pub(crate) struct Caller {
     pub(crate) grants: Vec<String>,
     /// Whether they are operators, who read all records and decide.
     pub(crate) operate: bool,
+    /// The cost that each of them may have in a day; absent = `[budgets]`.
+    pub(crate) budget: Option<Budgets>,
     /// Variables or headers of their own, by server.
     pub(crate) secrets: BTreeMap<String, BTreeMap<String, Setting>>,
+}
+
+/// The cost that the calls of one caller may have in a day (UTC), in units of the tools' `costUnits`.
+#[derive(Debug, Clone, Copy, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Budgets {
+    /// All calls; absent = no limit.
+    pub(crate) daily: Option<f64>,
+    /// The calls of one epic that the agent claims; absent = no limit. Needs `daily`.
+    pub(crate) daily_per_epic: Option<f64>,
 }
 
 /// The meaning of trust levels.

@@ -22,9 +22,10 @@ const NAMED: [&str; 5] = ["servers", "commands", "runtimes", "endpoints", "tools
 
 /// Sections that restrict access or enable checks, so that removing one is a change. Removing an entry that
 /// starts a process is not, because it then starts nothing.
-const LOOSER_WITHOUT: [&str; 12] = [
+const LOOSER_WITHOUT: [&str; 13] = [
     "audit",
     "auth",
+    "budgets",
     "builtin",
     "callers",
     "discovery",

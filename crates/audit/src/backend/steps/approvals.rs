@@ -1,13 +1,15 @@
-//! Approvals and rate charges: consumed by a claim, and refunded for a call that did not start.
+//! Approvals and charges: consumed by a claim, and refunded for a call that did not start.
 //!
 //! Path: 6, 9. Doc: policy.md#approval
 
 use toolbooth_contracts::approval::{Approval, ApprovalState};
+use toolbooth_contracts::charge::Charge;
 use toolbooth_contracts::event::{AuditEventKind, EventBody};
 use toolbooth_contracts::receipt::Receipt;
 
 use super::{place, plain};
-use crate::backend::working::{ApprovalName, Changes, WorkingSet};
+use crate::backend::working::{ApprovalName, Changes, Needs, WorkingSet};
+use crate::charges::{BudgetRow, Taken, day_of};
 use crate::claim;
 use crate::digest::of_record;
 use crate::ledger::{ClaimRequest, Claimed, LedgerError};
@@ -77,30 +79,75 @@ fn requested(request: &ClaimRequest, approval: &Approval) -> EventBody {
     body
 }
 
-/// Charges the limits; returns the response to the caller if a limit is reached. `changes` are
-/// written in both cases.
+/// Charges the limits: checks all, then takes all. Returns the charges that were taken, or the response
+/// to the caller if a limit is reached. `changes` are written in both cases; the next event accounts
+/// for them.
 pub(super) fn charge(
     set: &WorkingSet,
     request: &ClaimRequest,
     changes: &mut Changes,
-) -> Result<Option<Claimed>, LedgerError> {
-    if let Some(max) = request.concurrency_max
-        && set.running(&request.tool_id)? >= max
-    {
-        return Ok(Some(Claimed::TooManyInFlight));
-    }
-    if let Some(per_min) = request.rate_per_min {
-        let name = (request.tool_id.clone(), request.caller.clone());
-        let now_ms = set.clock_ms.unwrap_or(request.at.epoch_ms);
-        match claim::rate(set.rate(&name)?, now_ms, per_min) {
-            Ok(next) => changes.rates.push((name, next)),
-            Err(early) => {
-                changes.rates.extend(early.corrected.map(|tat_ms| (name, tat_ms)));
-                return Ok(Some(Claimed::RateLimited { retry_after_ms: early.retry_after_ms }));
+) -> Result<Result<Vec<Taken>, Claimed>, LedgerError> {
+    let now_ms = set.clock_ms.unwrap_or(request.at.epoch_ms);
+    let (mut taken, mut rates, mut budgets) = (Vec::new(), Vec::new(), Vec::new());
+    for charge in &request.charges {
+        match charge {
+            Charge::Slots { max } => {
+                if set.running(&request.tool_id)? >= *max {
+                    return Ok(Err(Claimed::TooManyInFlight));
+                }
+            }
+            Charge::Rate { per_min } => {
+                let name = (request.tool_id.clone(), request.caller.clone());
+                match claim::rate(set.rate(&name)?, now_ms, *per_min) {
+                    Ok(next) => rates.push((name, next)),
+                    Err(early) => {
+                        changes.rates.extend(early.corrected.map(|tat_ms| (name, tat_ms)));
+                        let retry_after_ms = early.retry_after_ms;
+                        return Ok(Err(Claimed::RateLimited { retry_after_ms }));
+                    }
+                }
+                taken.push(Taken::Rate { per_min: *per_min });
+            }
+            Charge::Budget { key, units, limit } => {
+                let row = set.budget(key)?;
+                let (today, retry_after_ms) = day_of(now_ms);
+                let used = BudgetRow::used(row, &today).saturating_add(*units);
+                if used > *limit {
+                    return Ok(Err(Claimed::BudgetExceeded { retry_after_ms }));
+                }
+                let day = row.map_or(today.clone(), |row| row.day.clone().max(today));
+                let changed_by = place(set, changes.events.len());
+                taken.push(Taken::Budget { key: key.clone(), day: day.clone(), units: *units });
+                budgets.push((key.clone(), BudgetRow { day, units: used, changed_by }));
             }
         }
     }
-    Ok(None)
+    changes.rates.extend(rates);
+    changes.budgets.extend(budgets);
+    Ok(Ok(taken))
+}
+
+/// Adds the records that are needed to take charges.
+pub(super) fn needs_of(request: &ClaimRequest, needs: &mut Needs) {
+    for charge in &request.charges {
+        match charge {
+            Charge::Rate { .. } => {
+                needs.rates.insert((request.tool_id.clone(), request.caller.clone()));
+            }
+            Charge::Slots { .. } => drop(needs.running.insert(request.tool_id.clone())),
+            Charge::Budget { key, .. } => drop(needs.budgets.insert(key.clone())),
+        }
+    }
+}
+
+/// Adds the records that are needed to give charges back.
+pub(super) fn needs_of_refund(taken: &[Taken], (tool, caller): (&str, &str), needs: &mut Needs) {
+    for taken in taken {
+        match taken {
+            Taken::Rate { .. } => drop(needs.rates.insert((tool.to_owned(), caller.to_owned()))),
+            Taken::Budget { key, .. } => drop(needs.budgets.insert(key.clone())),
+        }
+    }
 }
 
 /// Refunds the charges of a call that did not start; the next event accounts for the refund.
@@ -108,14 +155,28 @@ pub(super) fn charge(
 pub(super) fn refund(
     set: &WorkingSet,
     receipt: &Receipt,
-    rate_per_min: Option<u64>,
+    taken: &[Taken],
     changes: &mut Changes,
 ) -> Result<Option<String>, LedgerError> {
-    if let Some(per_min) = rate_per_min.and_then(|n| i64::try_from(n).ok()).filter(|n| *n > 0) {
-        let name = (receipt.tool_id.clone(), receipt.caller.clone());
-        if let Some(tat) = set.rate(&name)? {
-            let interval = (60_000 / per_min).max(1);
-            changes.rates.push((name, tat.saturating_sub(interval)));
+    for taken in taken {
+        match taken {
+            Taken::Rate { per_min } => {
+                let name = (receipt.tool_id.clone(), receipt.caller.clone());
+                let per_min = i64::try_from(*per_min).ok().filter(|n| *n > 0);
+                if let (Some(per_min), Some(tat)) = (per_min, set.rate(&name)?) {
+                    let interval = (60_000 / per_min).max(1);
+                    changes.rates.push((name, tat.saturating_sub(interval)));
+                }
+            }
+            // A charge of an earlier day counts for nothing any more.
+            Taken::Budget { key, day, units } => {
+                if let Some(row) = set.budget(key)?.filter(|row| row.day == *day) {
+                    let changed_by = place(set, changes.events.len());
+                    let units = row.units.saturating_sub(*units);
+                    let row = BudgetRow { day: day.clone(), units, changed_by };
+                    changes.budgets.push((key.clone(), row));
+                }
+            }
         }
     }
     let Some(spent) = receipt.approval_id.as_ref().and_then(|id| set.spent(id)) else {

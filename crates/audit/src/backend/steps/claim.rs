@@ -7,7 +7,8 @@ use toolbooth_contracts::Effect;
 use toolbooth_contracts::receipt::{Receipt, ReceiptKey};
 
 use super::{Step, account, approvals, move_to, place, plain, snapshot};
-use crate::backend::working::{Changes, Needs, Stored, WorkingSet};
+use crate::backend::working::{BegunClaim, Changes, Needs, Stored, WorkingSet};
+use crate::charges::{CHARGED, add_facts};
 use crate::claim::{self, ClaimEvent, ClaimSnapshot, Transition};
 use crate::digest::of_record;
 use crate::ledger::{Claim, ClaimRequest, Claimed, LedgerError};
@@ -18,12 +19,7 @@ impl Step for ClaimRequest {
     fn needs(&self) -> Needs {
         let mut needs = Needs::default();
         needs.keys.extend(self.keys.iter().cloned());
-        if self.rate_per_min.is_some() {
-            needs.rates.insert((self.tool_id.clone(), self.caller.clone()));
-        }
-        if self.concurrency_max.is_some() {
-            needs.running.insert(self.tool_id.clone());
-        }
+        approvals::needs_of(self, &mut needs);
         if self.approval_rule.is_some() {
             needs.approvals.insert(self.approval_name());
         }
@@ -65,12 +61,14 @@ impl Step for ClaimRequest {
             _ => None,
         };
         let mut changes = Changes::default();
-        if let Some(refused) = approvals::charge(set, self, &mut changes)? {
-            return Ok((refused, changes));
-        }
+        let taken = match approvals::charge(set, self, &mut changes)? {
+            Ok(taken) => taken,
+            Err(refused) => return Ok((refused, changes)),
+        };
         let approval_id = approved.as_ref().map(|approval| approval.approval_id.clone());
         let mut dispatched = self.dispatched.clone();
         dispatched.approval_digest = approved.as_ref().map(of_record);
+        add_facts(&mut dispatched.facts, CHARGED, taken.iter());
         changes.approvals.extend(approved);
         let (receipt, fence) = match again {
             Some((receipt, snapshot)) => {
@@ -81,8 +79,16 @@ impl Step for ClaimRequest {
         let id = receipt.receipt_id.clone();
         let key = receipt.idempotency.key_digest.clone();
         let claim = Claim::granted(id.clone(), fence, receipt.attempt).under(key);
+        let claim = claim.charged(taken.clone());
         let (receipt, digest) = changes.put_named(receipt, fence);
-        changes.begun.push((id.clone(), fence, self.at.clone()));
+        changes.begun.push(BegunClaim {
+            receipt_id: id.clone(),
+            fence,
+            tool_id: self.tool_id.clone(),
+            caller: self.caller.clone(),
+            at: self.at.clone(),
+            taken,
+        });
         changes.held.extend(self.keys.iter().map(|key| (key.clone(), id.clone())));
         dispatched.receipt_id = Some(id);
         account(&mut dispatched, &receipt, digest);

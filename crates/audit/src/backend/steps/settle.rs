@@ -10,7 +10,10 @@ use toolbooth_contracts::receipt::{ClaimState, Receipt};
 use toolbooth_contracts::{Effect, ErrorCode};
 
 use super::{Step, about, account, approvals, move_to, place, plain, snapshot};
-use crate::backend::working::{Changes, Needs, NewEvent, RecordText, WorkingSet, WrittenLog};
+use crate::backend::working::{
+    BegunClaim, Changes, Needs, NewEvent, RecordText, WorkingSet, WrittenLog,
+};
+use crate::charges::{REFUNDED, add_facts};
 use crate::claim::{self, ClaimEvent, ClaimSnapshot, Transition};
 use crate::ledger::{LedgerError, Moment, Refusal, Settlement};
 
@@ -51,11 +54,10 @@ impl Step for Settle {
 
     fn needs(&self) -> Needs {
         let mut needs = Needs::of_receipt(self.settlement.claim.receipt_id());
-        if self.settlement.effect == Effect::NotStarted && self.settlement.rate_per_min.is_some() {
-            needs.rates.insert((
-                self.settlement.log.tool_name.clone(),
-                self.settlement.log.caller.clone(),
-            ));
+        if self.settlement.effect == Effect::NotStarted {
+            let Settlement { claim, log, .. } = &*self.settlement;
+            let name = (log.tool_name.as_str(), log.caller.as_str());
+            approvals::needs_of_refund(claim.taken(), name, &mut needs);
         }
         needs
     }
@@ -94,7 +96,7 @@ impl Step for Settle {
         }
         let given_back = match effect {
             Effect::NotStarted => {
-                approvals::refund(set, &receipt, self.settlement.rate_per_min, &mut changes)?
+                approvals::refund(set, &receipt, self.settlement.claim.taken(), &mut changes)?
             }
             _ => None,
         };
@@ -104,6 +106,9 @@ impl Step for Settle {
         terminal.effect = Some(effect);
         account(&mut terminal, &receipt, digest);
         terminal.approval_digest = given_back;
+        if effect == Effect::NotStarted {
+            add_facts(&mut terminal.facts, REFUNDED, self.settlement.claim.taken().iter());
+        }
         changes.events.push(logged(&self.log, terminal));
         Ok((receipt, changes))
     }
@@ -211,25 +216,22 @@ impl Step for Wait {
 /// Frees a claim that was never dispatched, because its writer learned too late that it was
 /// durable.
 #[derive(Debug)]
-pub struct Abandon {
-    /// The receipt id.
-    pub receipt_id: String,
-    /// The fence of the omitted dispatch.
-    pub fence: u64,
-    /// The time of the claim.
-    pub at: Moment,
-}
+pub struct Abandon(pub BegunClaim);
 
 impl Step for Abandon {
     type Answer = ();
 
     fn needs(&self) -> Needs {
-        Needs::of_receipt(&self.receipt_id)
+        let BegunClaim { receipt_id, tool_id, caller, taken, .. } = &self.0;
+        let mut needs = Needs::of_receipt(receipt_id);
+        approvals::needs_of_refund(taken, (tool_id, caller), &mut needs);
+        needs
     }
 
     fn decide(&self, set: &WorkingSet) -> Result<((), Changes), LedgerError> {
+        let BegunClaim { receipt_id, at, taken, .. } = &self.0;
         let mut changes = Changes::default();
-        let Some(stored) = set.receipt(&self.receipt_id)? else { return Ok(((), changes)) };
+        let Some(stored) = set.receipt(receipt_id)? else { return Ok(((), changes)) };
         let Some((now, effect, holds_keys)) = self.given_up(set, stored) else {
             return Ok(((), changes));
         };
@@ -237,17 +239,20 @@ impl Step for Abandon {
         receipt.status = Some(ErrorCode::RecordUnavailable.status());
         receipt.effect = effect;
         receipt.error_code = Some(ErrorCode::RecordUnavailable);
-        receipt.settled_at = Some(self.at.text.clone());
+        receipt.settled_at = Some(at.text.clone());
         move_to(&mut receipt, now, place(set, 0));
         if !holds_keys {
             changes.free_keys(&receipt);
         }
         let given_back = match effect {
-            Effect::NotStarted => approvals::refund(set, &receipt, None, &mut changes)?,
+            Effect::NotStarted => approvals::refund(set, &receipt, taken, &mut changes)?,
             _ => None,
         };
-        let mut body = about(&receipt, AuditEventKind::ToolSettledLate, &self.at);
+        let mut body = about(&receipt, AuditEventKind::ToolSettledLate, at);
         body.approval_digest = given_back;
+        if effect == Effect::NotStarted {
+            add_facts(&mut body.facts, REFUNDED, taken.iter());
+        }
         changes.put_with(receipt, now.fence, body);
         Ok(((), changes))
     }
@@ -262,7 +267,7 @@ impl Abandon {
     ) -> Option<(ClaimSnapshot, Effect, bool)> {
         let receipt = &stored.receipt;
         let gone = ClaimEvent::Settled {
-            fence: self.fence,
+            fence: self.0.fence,
             mode: receipt.idempotency.mode,
             effect: Effect::NotStarted,
             code: Some(ErrorCode::RecordUnavailable),

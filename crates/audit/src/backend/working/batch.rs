@@ -10,10 +10,11 @@ use toolbooth_contracts::order::{Order, OrderName};
 use toolbooth_contracts::receipt::{AuditPlace, ClaimState};
 
 use super::{
-    CallName, Changes, NewEvent, RateName, ReceiptWrite, Stored, Upkeep, WorkingSet, WrittenLog,
+    BegunClaim, CallName, Changes, NewEvent, RateName, ReceiptWrite, Stored, Upkeep, WorkingSet,
+    WrittenLog,
 };
 use crate::backend::chain::ChainedEvent;
-use crate::ledger::Moment;
+use crate::charges::BudgetRow;
 use crate::queue::{QueueState, QueuedCall};
 
 /// A receipt that a batch has changed.
@@ -40,6 +41,8 @@ pub struct Batch {
     pub rates: BTreeMap<RateName, i64>,
     /// Approvals by their ids.
     pub approvals: BTreeMap<String, Approval>,
+    /// Budgets by their names.
+    pub budgets: BTreeMap<String, BudgetRow>,
     /// Orders of operators.
     pub orders: BTreeMap<OrderName, Order>,
     /// Events in their places.
@@ -50,8 +53,8 @@ pub struct Batch {
     pub calls: BTreeMap<CallName, QueuedCall>,
     /// Changes other than the records of calls.
     pub upkeep: Upkeep,
-    /// Dispatched claims: receipt id, fence and time.
-    pub(crate) begun: Vec<(String, u64, Moment)>,
+    /// Dispatched claims.
+    pub(crate) begun: Vec<BegunClaim>,
     /// Claims that no longer run.
     pub(crate) ended: Vec<String>,
 }
@@ -64,6 +67,7 @@ impl Batch {
             && self.freed.is_empty()
             && self.held.is_empty()
             && self.rates.is_empty()
+            && self.budgets.is_empty()
             && self.approvals.is_empty()
             && self.orders.is_empty()
             && self.events.is_empty()
@@ -119,6 +123,10 @@ impl WorkingSet {
         for (name, tat_ms) in changes.rates {
             self.rates.insert(name.clone(), Some(tat_ms));
             batch.rates.insert(name, tat_ms);
+        }
+        for (key, row) in changes.budgets {
+            self.budgets.insert(key.clone(), Some(row.clone()));
+            batch.budgets.insert(key, row);
         }
         for approval in changes.approvals {
             self.approvals.insert(approval.approval_id.clone(), approval.clone());

@@ -12,6 +12,7 @@ use toolbooth_contracts::receipt::Receipt;
 
 use super::RateName;
 use crate::backend::pruning::Removal;
+use crate::charges::{BudgetRow, Taken};
 use crate::digest::{record_text, sha256_hex};
 use crate::ledger::Moment;
 use crate::queue::QueuedCall;
@@ -65,6 +66,23 @@ pub struct NewEvent {
     pub log: Option<Arc<WrittenLog>>,
 }
 
+/// A claim that a step dispatches.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BegunClaim {
+    /// The receipt id.
+    pub receipt_id: String,
+    /// The fence of the dispatch.
+    pub fence: u64,
+    /// The tool.
+    pub tool_id: String,
+    /// The caller.
+    pub caller: String,
+    /// The time of the claim.
+    pub at: Moment,
+    /// The charges that it has taken.
+    pub taken: Vec<Taken>,
+}
+
 /// The changes of a step, applied completely or not applied.
 #[derive(Debug, Default)]
 pub struct Changes {
@@ -86,8 +104,10 @@ pub struct Changes {
     pub events: Vec<NewEvent>,
     /// Asynchronous calls, new or changed.
     pub calls: Vec<QueuedCall>,
-    /// Dispatched claims: receipt id, fence and time.
-    pub begun: Vec<(String, u64, Moment)>,
+    /// Budgets, with their new use.
+    pub budgets: Vec<(String, BudgetRow)>,
+    /// Dispatched claims.
+    pub begun: Vec<BegunClaim>,
     /// The time at which it was checked whether a checkpoint is due, in milliseconds.
     pub due_checked_ms: Option<i64>,
     /// Changes other than the records of calls.

@@ -13,7 +13,7 @@ mod set;
 
 pub use batch::{Batch, ReceiptChange};
 pub use changes::{
-    Changes, CheckpointWrite, NewEvent, ReceiptWrite, RecordText, Upkeep, WrittenLog,
+    BegunClaim, Changes, CheckpointWrite, NewEvent, ReceiptWrite, RecordText, Upkeep, WrittenLog,
 };
 pub use needs::{
     ApprovalName, CallName, Earlier, Needs, OtherHead, RateName, StoreFindings, StoreQuery,

@@ -50,6 +50,8 @@ pub struct Needs {
     pub receipts: BTreeSet<String>,
     /// Arrival times of tools and callers.
     pub rates: BTreeSet<RateName>,
+    /// Budgets, by name.
+    pub budgets: BTreeSet<String>,
     /// Tools for which the number of running calls is needed.
     pub running: BTreeSet<String>,
     /// Unspent approvals for exactly these calls.
@@ -158,6 +160,7 @@ impl Needs {
         self.keys.extend(other.keys);
         self.receipts.extend(other.receipts);
         self.rates.extend(other.rates);
+        self.budgets.extend(other.budgets);
         self.running.extend(other.running);
         self.approvals.extend(other.approvals);
         self.calls.extend(other.calls);

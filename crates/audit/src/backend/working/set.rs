@@ -14,6 +14,7 @@ use super::{ApprovalName, CallName, Needs, RateName, StoreFindings};
 use crate::backend::chain::Head;
 use crate::backend::disk_space::DiskSpace;
 use crate::backend::writer_status::WriterStatus;
+use crate::charges::BudgetRow;
 use crate::digest::{Digester, of_record};
 use crate::ledger::LedgerError;
 use crate::orders::RawOrder;
@@ -46,6 +47,7 @@ pub struct WorkingSet {
     pub(super) receipts: HashMap<String, Option<Stored>>,
     pub(super) keys: HashMap<String, Option<String>>,
     pub(super) rates: HashMap<RateName, Option<i64>>,
+    pub(super) budgets: HashMap<String, Option<BudgetRow>>,
     pub(super) running: HashMap<String, u64>,
     pub(super) approvals: BTreeMap<String, Approval>,
     asked: HashSet<ApprovalName>,
@@ -99,6 +101,7 @@ impl WorkingSet {
             receipts: HashMap::new(),
             keys: HashMap::new(),
             rates: HashMap::new(),
+            budgets: HashMap::new(),
             running: HashMap::new(),
             approvals: BTreeMap::new(),
             asked: HashSet::new(),
@@ -173,6 +176,14 @@ impl WorkingSet {
     /// As [`WorkingSet::held`].
     pub fn rate(&self, name: &RateName) -> Result<Option<i64>, LedgerError> {
         Ok(known(self.rates.get(name), "a rate")?.copied())
+    }
+
+    /// Returns the use of a budget.
+    ///
+    /// # Errors
+    /// As [`WorkingSet::held`].
+    pub fn budget(&self, key: &str) -> Result<Option<&BudgetRow>, LedgerError> {
+        known(self.budgets.get(key), "a budget")
     }
 
     /// Returns the number of calls of a tool that live writers run.
@@ -278,6 +289,7 @@ impl WorkingSet {
             keys: those(&needs.keys, |key| self.keys.contains_key(key)),
             receipts: those(&needs.receipts, |id| self.receipts.contains_key(id)),
             rates: those(&needs.rates, |name| self.rates.contains_key(name)),
+            budgets: those(&needs.budgets, |key| self.budgets.contains_key(key)),
             running: those(&needs.running, |tool| self.running.contains_key(tool)),
             approvals: those(&needs.approvals, |name| self.asked.contains(name)),
             calls: those(&needs.calls, |name| self.calls.contains_key(name)),
@@ -300,6 +312,11 @@ impl WorkingSet {
     /// Loads an arrival time from the store.
     pub fn load_rate(&mut self, name: RateName, tat_ms: Option<i64>) {
         self.rates.insert(name, tat_ms);
+    }
+
+    /// Loads the use of a budget from the store.
+    pub fn load_budget(&mut self, key: String, row: Option<BudgetRow>) {
+        self.budgets.insert(key, row);
     }
 
     /// Loads the number of running calls of a tool from the store.
@@ -385,6 +402,7 @@ impl WorkingSet {
         }
         self.keys.clear();
         self.rates.clear();
+        self.budgets.clear();
         self.running.clear();
         self.asked.clear();
         self.calls.clear();
