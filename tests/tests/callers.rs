@@ -81,6 +81,10 @@ fn a_key_calls_with_the_rights_of_its_set_until_it_is_revoked() {
         .filter_map(|key| Some((key["name"].as_str()?, key["state"].as_str()?)))
         .collect();
     assert_eq!(states, [("bob", "revoked"), ("ops", "active"), ("stranger", "active")].into());
+    let began = Instant::now();
+    while !place.json(&["keys", "list"]).0["keys"][0]["lastUsedAt"].is_string() {
+        assert!(began.elapsed() < CEILING, "the last use is not stored");
+    }
     // A key of the same name is another key.
     let again = key(&place, &["bob"]);
     assert_ne!(again, intern);
@@ -386,4 +390,109 @@ fn a_budget_runs_out_for_its_caller_and_for_no_other() {
     assert_eq!(gateway.post("/v1/calls", other).0, 200);
     gateway.stop();
     place.assert_sound();
+}
+
+#[test]
+fn behind_a_proxy_every_call_needs_a_key_and_comes_from_the_proxy() {
+    let place = Place::new();
+    let settings = |proxies: &str| {
+        format!(
+            "[http]\nbehind_proxy = true\ntrusted_proxies = [\"{proxies}\"]\n\
+             hosts = [\"gateway.example\"]\norigins = [\"https://gateway.example\"]\n\
+             [callers.\"key:a\"]\ngrants = [\"*\"]\n"
+        )
+    };
+    place.write("toolbooth.toml", &settings("127.0.0.0/8"));
+    let token = format!("Bearer {}", key(&place, &["a"]));
+    let gateway = place.serve_at("0.0.0.0:0", &[]);
+    let port = gateway.address.rsplit(':').next().expect("a port");
+    let address = format!("127.0.0.1:{port}");
+    let ask = |headers: &[(&str, &str)]| {
+        request(&address, "GET", "/v1/tools", "", headers).expect("an answer").0
+    };
+    let (host, own) = (("Host", "gateway.example"), ("Authorization", token.as_str()));
+    assert_eq!(ask(&[host, own]), 200);
+    assert_eq!(ask(&[host, own, ("Origin", "https://gateway.example")]), 200);
+    assert_eq!(ask(&[host, own, ("Origin", "http://gateway.example")]), 403);
+    assert_eq!(ask(&[("Host", "evil.example"), own]), 403);
+    // The connection of the proxy is no caller, although the same user owns it.
+    assert_eq!(ask(&[host, ("X-Forwarded-For", "6.6.6.6, 192.0.2.7")]), 401);
+    let denied = events(&place, "AUTH_DENIED");
+    let facts = &denied.last().expect("an event")["facts"];
+    assert_eq!(facts, &json!({"reason": "no-credentials", "peer": "192.0.2.7"}));
+    gateway.stop();
+
+    place.write("toolbooth.toml", &settings("10.0.0.0/8"));
+    let gateway = place.serve();
+    let (status, _) = request(&gateway.address, "GET", "/v1/tools", "", &[own]).expect("an answer");
+    assert_eq!(status, 401, "it does not come from the proxy");
+    let denied = events(&place, "AUTH_DENIED");
+    assert_eq!(denied.last().expect("an event")["facts"]["reason"], "not-the-proxy");
+    gateway.stop();
+
+    let open = Place::new();
+    let refused = open.run(&["serve", "--http", "0.0.0.0:0"]);
+    let text = String::from_utf8_lossy(&refused.stderr);
+    assert!(refused.status.code() == Some(2) && text.contains("behind_proxy"), "{text}");
+}
+
+#[test]
+fn an_edit_of_the_policy_holds_at_once_or_not_at_all() {
+    let place = Place::new();
+    let set = |tools: &str| format!("[callers.\"key:a\"]\ntools = [{tools}]\ngrants = [\"*\"]\n");
+    place.write("toolbooth.toml", &set("\"calculator\""));
+    let key = key(&place, &["a"]);
+    let gateway = place.serve();
+    assert_eq!(tools(&gateway, &key), ["calculator"]);
+    let wait = |what: &str, is_so: &dyn Fn() -> bool| {
+        let began = Instant::now();
+        while !is_so() {
+            assert!(began.elapsed() < CEILING, "{what}");
+        }
+    };
+    let edit = |text: &str| {
+        place.write("toolbooth.toml", text);
+        // Trusts it, as its user does.
+        let _ = place.state();
+    };
+    edit(&set("\"calculator\", \"read_file\""));
+    wait("the edit holds", &|| tools(&gateway, &key).len() == 2);
+    let overlap = format!("{}[callers.b]\nmatch = [\"key:*\"]\n", set("\"*\""));
+    edit(&overlap);
+    let is_told = |event: &Value| {
+        let reason = event["facts"]["reason"].as_str().unwrap_or_default();
+        reason.contains("match the same callers") && reason.contains("`key:a`")
+    };
+    wait("the edit is refused", &|| events(&place, "POLICY_REJECTED").iter().any(is_told));
+    assert_eq!(tools(&gateway, &key).len(), 2, "nothing of it holds");
+    edit(&format!("{}[flags]\nmcp_tools = false\n", set("\"*\"")));
+    gateway.signal("HUP");
+    wait("the flag holds", &|| tools(&gateway, &key).is_empty());
+    let disabled = gateway.ask_as(&key, "POST", "/v1/calls", CALL).1;
+    assert_eq!(disabled["code"], "tools-disabled", "{disabled}");
+    gateway.stop();
+    assert_eq!(events(&place, "POLICY_LOADED").len(), 3);
+    place.assert_sound();
+}
+
+#[test]
+fn an_edit_of_the_policy_that_was_not_trusted_does_not_hold() {
+    let place = Place::foreign();
+    let text = |deny: &str| format!("[callers.local]\ndeny = [{deny}]\ngrants = [\"*\"]\n");
+    place.write("toolbooth.toml", &text("\"read_file\""));
+    assert_eq!(place.run(&["trust", "--yes"]).status.code(), Some(0));
+    let gateway = place.serve();
+    let shown = || gateway.get("/v1/tools").1["tools"].as_array().map_or(0, Vec::len);
+    let before = shown();
+    place.write("toolbooth.toml", &text(""));
+    let began = Instant::now();
+    while events(&place, "POLICY_REJECTED").is_empty() {
+        assert!(began.elapsed() < CEILING, "it is not refused");
+    }
+    assert_eq!(shown(), before);
+    assert_eq!(place.run(&["trust", "--yes"]).status.code(), Some(0));
+    let began = Instant::now();
+    while shown() == before {
+        assert!(began.elapsed() < CEILING, "it holds once it is trusted");
+    }
 }

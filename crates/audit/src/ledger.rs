@@ -379,6 +379,12 @@ pub trait Ledger: Send + Sync {
     /// [`LedgerError::Unavailable`].
     async fn order(&self, order: OrderRequest) -> Result<Ordered, LedgerError>;
 
+    /// Notes when API keys were used last: their names and times. A hint for operators.
+    ///
+    /// # Errors
+    /// [`LedgerError::Unavailable`].
+    async fn note_uses(&self, uses: Vec<(String, String)>) -> Result<(), LedgerError>;
+
     /// Removes a bounded number of old records and records this in an event under a signed
     /// checkpoint.
     ///

@@ -181,6 +181,8 @@ pub struct RawOrder {
     pub bytes: String,
     /// The event.
     pub event: Option<String>,
+    /// The time when a key was last used, in the form of records. A hint, which no event accounts for.
+    pub used: Option<String>,
 }
 
 impl RawOrder {

@@ -2,6 +2,8 @@
 //!
 //! Doc: records.md#orders
 
+use std::collections::BTreeMap;
+
 use toolbooth_contracts::order::Order;
 
 use crate::error::{DamagedRow, LedgerError};
@@ -15,6 +17,8 @@ const PAGE: usize = 1_000;
 pub struct StoredOrders {
     /// Orders, each with an event that accounts for it.
     pub orders: Vec<Order>,
+    /// Names of API keys, and when they were used last.
+    pub key_uses: BTreeMap<String, String>,
     /// Rows that no event accounts for; they are not believed.
     pub damaged: Vec<DamagedRow>,
 }
@@ -30,7 +34,11 @@ impl StoredOrders {
             let page = reads.order_page(after, PAGE).await?;
             for raw in &page {
                 match raw.accounted() {
-                    Some(order) => stored.orders.push(order),
+                    Some(order) => {
+                        let used = raw.used.clone().map(|used| (raw.name.clone(), used));
+                        stored.key_uses.extend(used);
+                        stored.orders.push(order);
+                    }
                     None => stored.damaged.push(DamagedRow {
                         table: "orders".to_owned(),
                         row: raw.order_name().to_string(),

@@ -94,6 +94,9 @@ impl Ledger for NoStore {
     async fn record_events(&self, _: Vec<EventBody>) -> Result<(), LedgerError> {
         Ok(())
     }
+    async fn note_uses(&self, _: Vec<(String, String)>) -> Result<(), LedgerError> {
+        Ok(())
+    }
     async fn order(&self, _: OrderRequest) -> Result<Ordered, LedgerError> {
         Ok(Ordered::Missing)
     }

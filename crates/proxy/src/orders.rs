@@ -44,9 +44,13 @@ struct PauseInForce {
 /// A reading of the orders, and its time on the monotonic clock.
 type Reading = (Arc<InForce>, Duration);
 
-/// The newest reading of the orders.
+/// The newest reading of the orders, and the keys that were used since.
 #[derive(Debug, Default)]
-pub(crate) struct Orders(Mutex<Option<Reading>>);
+pub(crate) struct Orders {
+    newest: Mutex<Option<Reading>>,
+    /// Times by the names of keys, until they are stored.
+    uses: Mutex<HashMap<String, String>>,
+}
 
 /// The differences between two readings.
 #[derive(Debug, PartialEq, Eq)]
@@ -102,7 +106,13 @@ impl InForce {
 
 impl Orders {
     fn newest(&self) -> MutexGuard<'_, Option<Reading>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.newest.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes the keys that were used since the last call, with their times.
+    pub(crate) fn take_uses(&self) -> Vec<(String, String)> {
+        let mut uses = self.uses.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut *uses).into_iter().collect()
     }
 
     /// Reads the orders again.
@@ -138,6 +148,11 @@ impl Orders {
         let in_force = self.fresh(clock)?;
         let key = in_force.keys.get(digest).ok_or(KeyRefusal::Unknown)?;
         is_active(key, clock)?;
+        let mut uses = self.uses.lock().unwrap_or_else(PoisonError::into_inner);
+        match uses.get_mut(&key.name) {
+            Some(used) => *used = clock.now().text,
+            None => drop(uses.insert(key.name.clone(), clock.now().text)),
+        }
         Ok(Identity {
             name: format!("key:{}", key.name),
             kind: CallerKind::Key,

@@ -202,6 +202,7 @@ impl ToolProxy {
         if removed > 0 {
             tracing::warn!(removed, "agent logs were removed, since space for records runs short");
         }
+        self.0.note_key_uses().await;
         self.0.record_gap().await;
         self.0.record_counted_refusals(false).await;
         self.checkpoint(due).await
@@ -242,6 +243,7 @@ impl ToolProxy {
             }
         }
         self.0.parts.executors.close().await;
+        self.0.note_key_uses().await;
         self.0.record_gap().await;
         self.0.record_counted_refusals(true).await;
         self.0.parts.ledger.close(self.0.parts.clock.now()).await

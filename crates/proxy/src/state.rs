@@ -168,6 +168,17 @@ impl ProxyState {
         }
     }
 
+    /// Stores when keys were used last.
+    pub(crate) async fn note_key_uses(&self) {
+        let uses = self.orders.take_uses();
+        if uses.is_empty() {
+            return;
+        }
+        if let Err(error) = self.parts.ledger.note_uses(uses).await {
+            tracing::debug!(%error, "the last uses of keys are not stored");
+        }
+    }
+
     /// Whether records could not be written and no event states their number yet.
     pub(crate) fn has_gap(&self) -> bool {
         self.gap.load(Ordering::Relaxed) > 0

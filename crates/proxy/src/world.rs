@@ -354,6 +354,12 @@ impl World {
         *self.status(tool) == ToolStatus::Paused || self.policy.pauses().has_caller(caller.name())
     }
 
+    /// Replaces the policy; the pauses in force stay.
+    pub fn set_policy(&mut self, policy: Authorizer) {
+        let pauses = self.policy.pauses().clone();
+        self.policy = policy.with_pauses(pauses);
+    }
+
     /// Replaces the pauses in force.
     pub fn set_pauses(&mut self, pauses: Pauses) {
         self.policy = self.policy.clone().with_pauses(pauses);

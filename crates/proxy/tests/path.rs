@@ -62,6 +62,7 @@ mock! {
         async fn settle(&self, settlement: Arc<Settlement>) -> Result<Arc<Receipt>, LedgerError>;
         async fn refuse(&self, refusal: Refusal) -> Result<(), LedgerError>;
         async fn record_events(&self, events: Vec<EventBody>) -> Result<(), LedgerError>;
+        async fn note_uses(&self, uses: Vec<(String, String)>) -> Result<(), LedgerError>;
         async fn order(&self, order: OrderRequest) -> Result<Ordered, LedgerError>;
         async fn renew(&self, at: Moment) -> Result<(), LedgerError>;
         async fn sweep(&self, at: Moment) -> Result<Vec<Swept>, LedgerError>;
@@ -767,6 +768,9 @@ impl Ledger for Taped<Arc<MemoryLedger>> {
     }
     async fn record_events(&self, events: Vec<EventBody>) -> Result<(), LedgerError> {
         self.1.record_events(events).await
+    }
+    async fn note_uses(&self, uses: Vec<(String, String)>) -> Result<(), LedgerError> {
+        self.1.note_uses(uses).await
     }
     async fn order(&self, order: OrderRequest) -> Result<Ordered, LedgerError> {
         self.1.order(order).await

@@ -456,6 +456,9 @@ impl Ledger for Memory {
         self.there()?;
         self.kept.record_events(events).await
     }
+    async fn note_uses(&self, uses: Vec<(String, String)>) -> Result<(), LedgerError> {
+        self.kept.note_uses(uses).await
+    }
     async fn order(&self, order: OrderRequest) -> Result<Ordered, LedgerError> {
         self.kept.order(order).await
     }

@@ -42,6 +42,9 @@ pub enum NotAuthenticated {
     /// The request has no credentials and may not call without them.
     #[error("{0}")]
     NoCredentials(&'static str),
+    /// The connection does not come from the proxy in front of the door.
+    #[error("this gateway is reached through its proxy only")]
+    NotTheProxy,
     /// The credentials are not one bearer token.
     #[error("the header `Authorization` is not `Bearer` with an API key")]
     Malformed,
@@ -74,6 +77,7 @@ impl NotAuthenticated {
     pub fn reason(&self) -> &'static str {
         match self {
             Self::NoCredentials(_) => "no-credentials",
+            Self::NotTheProxy => "not-the-proxy",
             Self::Malformed => "malformed",
             Self::InUrl => "in-url",
             Self::UnknownKey => "unknown-key",
@@ -93,8 +97,8 @@ impl NotAuthenticated {
     }
 
     /// Whether the request had credentials, which are not valid.
-    pub(crate) fn has_credentials(&self) -> bool {
-        !matches!(self, Self::NoCredentials(_))
+    pub(crate) fn is_about_credentials(&self) -> bool {
+        !matches!(self, Self::NoCredentials(_) | Self::NotTheProxy)
     }
 }
 

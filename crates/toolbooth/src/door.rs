@@ -1,10 +1,15 @@
-//! Converts `[http]` into the limits and the authenticator of the HTTP door.
+//! Converts `[http]` into the limits and the names of the HTTP door.
 //!
-//! Doc: configuration.md#http, front-doors.md#limits, front-doors.md#who-may-call
+//! Doc: configuration.md#http, front-doors.md#limits, front-doors.md#behind-a-proxy
 
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use toolbooth_server::http::{BODY_BYTES_MAX, DESCRIPTORS_RESERVED, Limits, connections_fitting};
+use ipnet::IpNet;
+use toolbooth_server::auth::Loopback;
+use toolbooth_server::http::{
+    BODY_BYTES_MAX, DESCRIPTORS_RESERVED, DoorNames, Limits, connections_fitting,
+};
 use toolbooth_server::mcp::SessionLimits;
 
 use crate::config::Http;
@@ -71,9 +76,105 @@ pub(crate) fn limits(http: &Http) -> Result<Limits, Failure> {
     })
 }
 
+/// Returns the names of the door that listens at `address`.
+///
+/// # Errors
+/// [`Failure`], if the door would be open beyond this machine without protection, or a setting has no
+/// effect.
+pub(crate) fn names(http: &Http, address: SocketAddr) -> Result<DoorNames, Failure> {
+    let wrong =
+        |message: String, at: &str| Failure::configuration(message).at(format!("http.{at}"));
+    if !address.ip().is_loopback() && !http.behind_proxy {
+        return Err(wrong(
+            format!("`{address}` is not a loopback address, and the door has no TLS of its own"),
+            "listen",
+        )
+        .hint(
+            "listen on 127.0.0.1 or [::1]; or put a proxy with TLS in front, and write \
+             `behind_proxy = true`, `trusted_proxies` and `hosts`",
+        ));
+    }
+    if let Some(host) = http.hosts.iter().find(|host| !is_host(host)) {
+        return Err(wrong(format!("`{}` is no host name", host.escape_debug()), "hosts")
+            .hint("give names without scheme and port, such as gateway.example"));
+    }
+    let is_origin = |text: &&String| {
+        url::Url::parse(text).is_ok_and(|url| url.origin().ascii_serialization() == **text)
+    };
+    if let Some(origin) = http.origins.iter().find(|origin| !is_origin(origin)) {
+        return Err(wrong(format!("`{}` is no origin", origin.escape_debug()), "origins")
+            .hint("give scheme, host and port as browsers do, such as https://gateway.example"));
+    }
+    let names = DoorNames::new(&http.hosts, &http.origins);
+    if !http.behind_proxy {
+        return match http.trusted_proxies.is_empty() {
+            true => Ok(names),
+            false => Err(wrong(
+                "`trusted_proxies` needs `behind_proxy = true`".to_owned(),
+                "trusted_proxies",
+            )),
+        };
+    }
+    if http.loopback == Loopback::Any {
+        let message = "behind a proxy no connection is `local`: every client would be";
+        return Err(wrong(message.to_owned(), "loopback").hint("take `loopback` out"));
+    }
+    for (list, name) in [(&http.trusted_proxies, "trusted_proxies"), (&http.hosts, "hosts")] {
+        if list.is_empty() {
+            return Err(wrong(format!("`behind_proxy` needs `{name}`"), name));
+        }
+    }
+    let network = |text: &String| {
+        let one = text.parse::<IpAddr>().map(IpNet::from);
+        text.parse::<IpNet>().or(one).map_err(|_| {
+            wrong(format!("`{}` is no address", text.escape_debug()), "trusted_proxies")
+                .hint("give an address or a range, such as 127.0.0.1 or 10.0.0.0/8")
+        })
+    };
+    let proxies = http.trusted_proxies.iter().map(network).collect::<Result<Vec<_>, _>>()?;
+    Ok(names.behind(proxies))
+}
+
+/// Whether a text is a host name, or an address, without a port.
+fn is_host(text: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
+    (!text.is_empty() && text.len() <= 253 && text.chars().all(plain))
+        || text
+            .strip_prefix('[')
+            .and_then(|text| text.strip_suffix(']'))
+            .is_some_and(|address| address.parse::<std::net::Ipv6Addr>().is_ok())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_door_is_open_beyond_this_machine_only_behind_a_proxy() {
+        let (here, beyond) = (([127, 0, 0, 1], 1).into(), ([0, 0, 0, 0], 1).into());
+        let list = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect();
+        let proxied = || Http {
+            behind_proxy: true,
+            trusted_proxies: list(&["10.0.0.0/8", "127.0.0.1"]),
+            hosts: list(&["gateway.example"]),
+            ..Http::default()
+        };
+        assert!(names(&Http::default(), here).is_ok() && names(&Http::default(), beyond).is_err());
+        assert!(names(&proxied(), beyond).unwrap().is_behind_proxy());
+        for wrong in [
+            Http { behind_proxy: false, ..proxied() },
+            Http { trusted_proxies: Vec::new(), ..proxied() },
+            Http { trusted_proxies: list(&["everybody"]), ..proxied() },
+            Http { hosts: Vec::new(), ..proxied() },
+            Http { hosts: list(&["gateway.example:443"]), ..proxied() },
+            Http { hosts: list(&["https://gateway.example"]), ..proxied() },
+            Http { origins: list(&["gateway.example"]), ..proxied() },
+            Http { origins: list(&["https://gateway.example/"]), ..proxied() },
+            Http { loopback: Loopback::Any, ..proxied() },
+        ] {
+            assert!(names(&wrong, here).is_err(), "{wrong:?}");
+        }
+    }
 
     #[test]
     fn limits_that_do_not_fit_are_refused() {

@@ -15,8 +15,8 @@ use toolbooth_contracts::receipt::Receipt;
 use crate::backend::disk_space::DiskSpace;
 use crate::backend::pruning::PrunedRange;
 use crate::backend::steps::{
-    BeatCall, CancelCall, Enqueue, FinishCall, FreeSpace, PruneRecords, RecordEvents, Refuse,
-    ReleaseCall, Renew, Settle, SignCheckpoint, Step, Stop, Sweep, TakeCall, Wait,
+    BeatCall, CancelCall, Enqueue, FinishCall, FreeSpace, NoteUses, PruneRecords, RecordEvents,
+    Refuse, ReleaseCall, Renew, Settle, SignCheckpoint, Step, Stop, Sweep, TakeCall, Wait,
 };
 use crate::backend::working::CallName;
 use crate::charges::RawBudget;
@@ -154,6 +154,10 @@ impl<R: StepRunner> Ledger for Recorder<R> {
 
     async fn order(&self, order: OrderRequest) -> Result<Ordered, LedgerError> {
         self.runner.run(order).await
+    }
+
+    async fn note_uses(&self, uses: Vec<(String, String)>) -> Result<(), LedgerError> {
+        self.runner.run(NoteUses(uses)).await
     }
 
     async fn prune(&self, prune: Prune) -> Result<Pruned, LedgerError> {

@@ -49,6 +49,7 @@ pub(super) struct MemoryState {
     pub(super) budgets: BTreeMap<String, BudgetRow>,
     pub(super) approvals: BTreeMap<String, Approval>,
     pub(super) orders: BTreeMap<OrderName, Order>,
+    key_uses: BTreeMap<String, String>,
     /// The canonical form of each event, parsed only on request.
     events: Vec<Box<str>>,
     /// The JSON of each agent log, and the place of its event.
@@ -76,6 +77,7 @@ impl MemoryState {
             budgets: BTreeMap::new(),
             approvals: BTreeMap::new(),
             orders: BTreeMap::new(),
+            key_uses: BTreeMap::new(),
             events: Vec::new(),
             logs: Vec::new(),
             calls: BTreeMap::new(),
@@ -116,6 +118,7 @@ impl MemoryState {
             name: name.name.clone(),
             bytes: crate::digest::record_text(order),
             event: self.event(Some(&order.audit_seq)),
+            used: self.key_uses.get(&name.name).filter(|_| name.kind == "key").cloned(),
         })
     }
 
@@ -269,6 +272,7 @@ impl MemoryState {
             self.approvals.insert(id.clone(), approval.clone());
         }
         self.orders.extend(batch.orders.clone());
+        self.key_uses.extend(batch.key_uses.clone());
         self.events.extend(batch.events.iter().map(|placed| placed.bytes.as_str().into()));
         let logs = batch.logs.iter();
         self.logs.extend(logs.map(|(log, seq)| (log.record.text.as_str().into(), *seq)));

@@ -5,29 +5,37 @@
 //!
 //! Path: 1. Doc: front-doors.md#who-may-call
 
-use axum::extract::{Extension, Request};
+use std::sync::Arc;
+
+use axum::extract::{Extension, Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use http::header::{HOST, HeaderName, ORIGIN};
-use http::uri::Authority;
 use http::{HeaderMap, Uri};
 
+use super::door_names::DoorNames;
 use super::{Problem, ProblemCode};
 use crate::auth::Connection;
 
 pub(super) async fn guard(
+    State(names): State<Arc<DoorNames>>,
     Extension(connection): Extension<Connection>,
     request: Request,
     next: Next,
 ) -> Response {
-    match refusal(request.uri(), request.headers(), connection.local.port()) {
+    match refusal(request.uri(), request.headers(), &names, &connection) {
         Some(problem) => problem.into_response(),
         None => next.run(request).await,
     }
 }
 
-/// Returns the problem of a request with this head at the door on `port`; `None` if it is accepted.
-fn refusal(uri: &Uri, headers: &HeaderMap, port: u16) -> Option<Problem> {
+/// Returns the problem of a request with this head; `None` if it is accepted.
+fn refusal(
+    uri: &Uri,
+    headers: &HeaderMap,
+    names: &DoorNames,
+    connection: &Connection,
+) -> Option<Problem> {
     let malformed = |title: &str| Some(Problem::new(ProblemCode::INVALID_REQUEST, title));
     let foreign = |title: &str| Some(Problem::new(ProblemCode::FOREIGN_ORIGIN, title));
     // An authority in the target would override the header `Host` (RFC 9112, 3.2.2).
@@ -39,13 +47,13 @@ fn refusal(uri: &Uri, headers: &HeaderMap, port: u16) -> Option<Problem> {
     };
     match host {
         None => return malformed("a request must have the header `Host`"),
-        Some(host) if !names_this_machine(host) => {
+        Some(host) if !names.has_host(host, connection) => {
             return foreign("the header `Host` does not name this machine");
         }
         Some(_) => (),
     }
     match origin {
-        Some(origin) if !is_this_door(origin, port) => {
+        Some(origin) if !names.has_origin(origin, connection) => {
             foreign("the header `Origin` is not this server's own address")
         }
         _ => None,
@@ -62,67 +70,10 @@ fn only<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Result<Option<&'h str>
     }
 }
 
-fn loopback(authority: &str) -> Option<Authority> {
-    let authority = authority.parse::<Authority>().ok()?;
-    let named = matches!(authority.host(), "localhost" | "127.0.0.1" | "[::1]");
-    (named && !authority.as_str().contains('@')).then_some(authority)
-}
-
-/// Whether a host is this machine. Accepts any port, because a forwarded connection carries the
-/// port of its other end.
-fn names_this_machine(host: &str) -> bool {
-    loopback(host).is_some()
-}
-
-/// Whether an origin (RFC 6454) is this door. Pages of other local servers are foreign.
-fn is_this_door(origin: &str, port: u16) -> bool {
-    let Some(authority) = origin.strip_prefix("http://").and_then(loopback) else { return false };
-    // An origin without a port has the default port of its scheme.
-    let given = match authority.port() {
-        Some(given) => given.as_u16(),
-        None if authority.as_str() == authority.host() => 80,
-        None => return false,
-    };
-    given == port
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn only_this_machine_is_named() {
-        for good in ["localhost", "127.0.0.1:80", "[::1]:8080"] {
-            assert!(names_this_machine(good), "{good}");
-        }
-        for bad in
-            ["evil.example", "localhost.evil.example", "127.0.0.1@evil.example", "", "a@localhost"]
-        {
-            assert!(!names_this_machine(bad), "{bad}");
-        }
-    }
-
-    #[test]
-    fn only_the_own_port_is_the_own_origin() {
-        for good in ["http://localhost:7717", "http://127.0.0.1:7717", "http://[::1]:7717"] {
-            assert!(is_this_door(good, 7_717), "{good}");
-        }
-        assert!(is_this_door("http://localhost", 80));
-        for bad in [
-            "http://localhost:7718",
-            "http://localhost",
-            "http://localhost:",
-            "http://localhost:7717/",
-            "https://localhost:7717",
-            "http://evil.example:7717",
-            "http://a@localhost:7717",
-            "localhost:7717",
-            "null",
-            "",
-        ] {
-            assert!(!is_this_door(bad, 7_717), "{bad}");
-        }
-    }
+    use crate::peer::PeerOwner;
 
     #[test]
     fn ambiguous_heads_are_malformed_and_foreign_ones_forbidden() {
@@ -132,7 +83,10 @@ mod tests {
                 let name: HeaderName = name.parse().unwrap();
                 headers.append(name, value.parse().unwrap());
             }
-            refusal(&target.parse().unwrap(), &headers, 80).map(|problem| problem.status)
+            let (names, local) = (DoorNames::default(), ([127, 0, 0, 1], 80).into());
+            let connection = Connection { peer: local, local, owner: PeerOwner::Unknown };
+            refusal(&target.parse().unwrap(), &headers, &names, &connection)
+                .map(|problem| problem.status)
         };
         let host = ("host", "localhost");
         assert_eq!(status("/", &[host]), None);

@@ -6,6 +6,7 @@ mod accept;
 mod answers;
 mod body;
 mod connections;
+mod door_names;
 mod head;
 mod limits;
 mod line_ends;
@@ -33,6 +34,7 @@ use toolbooth_contracts::ErrorCode;
 use toolbooth_proxy::DeniedAuthentication;
 
 pub(crate) use body::{Held, read_json};
+pub use door_names::DoorNames;
 pub use limits::{
     BODY_BYTES_MAX, CONNECTIONS_MAX, DESCRIPTORS_RESERVED, Limits, connections_fitting,
 };
@@ -61,6 +63,8 @@ pub struct HttpDoor {
     pub authenticator: Arc<dyn Authenticator>,
     /// Looks up the owners of client sockets on this machine.
     pub peers: Arc<dyn PeerOwners>,
+    /// The names under which clients reach the door, and the proxies in front of it.
+    pub names: Arc<DoorNames>,
     /// Answers `/readyz`.
     pub readiness: Readiness,
     /// Limits of connections and requests.
@@ -92,6 +96,7 @@ pub async fn serve(
 
 fn router(door: HttpDoor, ending: &CancellationToken) -> Router {
     let endpoint = mcp::Endpoint::new(door.gateway.clone(), door.limits.sessions, ending);
+    let names = Arc::clone(&door.names);
     let protocol = Router::new()
         .route("/mcp", any(mcp::everything))
         .route("/mcp/{toolset}", any(mcp::toolset))
@@ -116,7 +121,7 @@ fn router(door: HttpDoor, ending: &CancellationToken) -> Router {
         .layer(from_fn_with_state(door, authenticate))
         .merge(health)
         .fallback(routes::not_found)
-        .layer(from_fn(head::guard))
+        .layer(from_fn_with_state(names, head::guard))
         .layer(from_fn(answers::as_json))
 }
 
@@ -128,7 +133,7 @@ fn not_authenticated(error: &NotAuthenticated) -> Response {
         let problem = Problem::new(ErrorCode::RecordUnavailable, error.to_string());
         return (close, Problem { retry_after_ms: Some(1_000), ..problem }).into_response();
     }
-    let challenge = match error.has_credentials() {
+    let challenge = match error.is_about_credentials() {
         true => "Bearer realm=\"toolbooth\", error=\"invalid_token\"",
         false => "Bearer realm=\"toolbooth\"",
     };
@@ -143,7 +148,11 @@ async fn authenticate(
     next: Next,
 ) -> Response {
     let (mut parts, body) = request.into_parts();
-    match door.authenticator.authenticate(&parts, &connection).await {
+    let authenticated = match door.names.admits(&connection) {
+        true => door.authenticator.authenticate(&parts, &connection).await,
+        false => Err(NotAuthenticated::NotTheProxy),
+    };
+    match authenticated {
         Ok(caller) => {
             parts.extensions.insert(caller);
             next.run(Request::from_parts(parts, body)).await
@@ -151,7 +160,8 @@ async fn authenticate(
         Err(error) => {
             // Not a warning: any client that reaches the port could fill the log.
             tracing::debug!(reason = error.reason(), "a request was not authenticated");
-            let (reason, peer) = (error.reason(), connection.peer.ip().to_canonical());
+            let reason = error.reason();
+            let peer = door.names.client(&connection, &parts.headers);
             let denied = DeniedAuthentication { reason, key: error.key(), peer };
             door.gateway.proxy.record_denied_authentication(denied).await;
             not_authenticated(&error)

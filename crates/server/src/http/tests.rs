@@ -144,7 +144,10 @@ async fn door(limits: Limits, owner: PeerOwner) -> Door {
             }),
         )
         .with_state(shared)
-        .layer(axum::middleware::from_fn(head::guard))
+        .layer(axum::middleware::from_fn_with_state(
+            Arc::<super::DoorNames>::default(),
+            head::guard,
+        ))
         .layer(axum::middleware::from_fn(answers::as_json));
     let budget = Budget::new(limits.body_bytes_budget);
     let serving = Serving { router, peers: Arc::new(Owned(owner)), limits, budget: budget.clone() };

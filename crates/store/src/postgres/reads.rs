@@ -700,7 +700,7 @@ impl LedgerReads for PostgresReads {
             conditions.text("(a.kind || ':' || a.name) COLLATE \"C\" >", Some(after.to_string()));
         }
         let sql = format!(
-            "SELECT a.kind, a.name, a.body, {VOUCHING} FROM {VOUCHED_ORDERS} {}
+            "SELECT a.kind, a.name, a.body, {VOUCHING}, a.used FROM {VOUCHED_ORDERS} {}
              ORDER BY (a.kind || ':' || a.name) COLLATE \"C\" LIMIT {}",
             conditions.shown(),
             count(limit)

@@ -91,6 +91,7 @@ pub(super) fn raw_order(row: &Row) -> RawOrder {
         bytes: row.get(2),
         // An event that cannot be unpacked becomes an empty text, which accounts for nothing.
         event: event.map(|text| body::unpack(text, row.get(4)).unwrap_or_default()),
+        used: row.get(5),
     }
 }
 

@@ -206,6 +206,7 @@ CREATE TABLE orders (
     kind text COLLATE \"C\" NOT NULL,
     name text COLLATE \"C\" NOT NULL,
     body text NOT NULL,
+    used text COLLATE \"C\",
     PRIMARY KEY (kind, name)
 );
 CREATE TABLE budgets (

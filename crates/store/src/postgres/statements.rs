@@ -97,7 +97,7 @@ statements! {
                  WHERE a.state <> 'spent'");
     approvals_by_id = format!(
         "SELECT a.body, {VOUCHING} FROM {VOUCHED} WHERE a.approval_id = ANY($1)");
-    orders = format!("SELECT a.kind, a.name, a.body, {VOUCHING} FROM {VOUCHED_ORDERS}");
+    orders = format!("SELECT a.kind, a.name, a.body, {VOUCHING}, a.used FROM {VOUCHED_ORDERS}");
     calls = format!(
         "SELECT {CALL} FROM queue q JOIN unnest($1::text[], $2::text[]) AS n (own, id)
              ON n.own = q.caller AND n.id = q.call_id
@@ -194,6 +194,10 @@ statements! {
     put_orders = "INSERT INTO orders (kind, name, body)
                   SELECT * FROM unnest($1::text[], $2::text[], $3::text[])
                   ON CONFLICT (kind, name) DO UPDATE SET body = excluded.body";
+    note_uses = "UPDATE orders o SET used = n.used
+                 FROM unnest($1::text[], $2::text[]) AS n (name, used)
+                 WHERE o.kind = 'key' AND o.name = n.name
+                     AND (o.used IS NULL OR o.used < n.used)";
     // A place is derived from the transaction id, so that transactions need no shared counter.
     put_events = "INSERT INTO events (writer, seq, place, time, tool, agent, call_id, status, code,
                       receipt_id, has_log, milestone, zbody)

@@ -34,7 +34,8 @@ pub(super) fn orders(connection: &Connection) -> rusqlite::Result<Vec<RawOrder>>
     let sql = "SELECT o.kind, o.name, o.body,
                    (SELECT e.body FROM events e WHERE e.place = (
                         SELECT w.no << ?1 | (o.body ->> '$.auditSeq.seq') FROM writers w
-                        WHERE json_valid(o.body) AND w.writer = o.body ->> '$.auditSeq.writer'))
+                        WHERE json_valid(o.body) AND w.writer = o.body ->> '$.auditSeq.writer')),
+                   o.used
                FROM orders o ORDER BY o.kind, o.name";
     let mut statement = connection.prepare_cached(sql)?;
     let text = |row: &rusqlite::Row<'_>, at: usize| row.get::<_, Shown>(at).map(|text| text.0);
@@ -42,7 +43,9 @@ pub(super) fn orders(connection: &Connection) -> rusqlite::Result<Vec<RawOrder>>
         let event: Option<Vec<u8>> = row.get(3)?;
         // An event that cannot be unpacked accounts for nothing.
         let event = event.and_then(|body| packing::unpack(&body).ok());
-        Ok(RawOrder { kind: text(row, 0)?, name: text(row, 1)?, bytes: text(row, 2)?, event })
+        let used = row.get::<_, Option<Shown>>(4)?.map(|used| used.0);
+        let (kind, name, bytes) = (text(row, 0)?, text(row, 1)?, text(row, 2)?);
+        Ok(RawOrder { kind, name, bytes, event, used })
     })?;
     found.collect()
 }

@@ -223,6 +223,7 @@ CREATE TABLE orders (
     kind TEXT NOT NULL,
     name TEXT NOT NULL,
     body TEXT NOT NULL,
+    used TEXT,
     PRIMARY KEY (kind, name)
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE budgets (

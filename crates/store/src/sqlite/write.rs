@@ -65,6 +65,13 @@ impl Transaction<'_> {
         self.put_budgets(&batch.budgets)?;
         batch.approvals.values().try_for_each(|approval| self.put_approval(approval))?;
         batch.orders.iter().try_for_each(|(name, order)| self.put_order(name, order))?;
+        for (name, used) in &batch.key_uses {
+            self.execute(
+                "UPDATE orders SET used = ?2
+                 WHERE kind = 'key' AND name = ?1 AND (used IS NULL OR used < ?2)",
+                (name, used),
+            )?;
+        }
         self.put_events(&batch.events)?;
         self.put_logs(batch)?;
         batch.calls.values().try_for_each(|call| self.put_call(call))?;

@@ -1,6 +1,8 @@
 //! `keys`: creates, lists and revokes API keys.
 //!
-//! Doc: front-doors.md#who-may-call
+//! Doc: front-doors.md#api-keys
+
+use std::collections::BTreeMap;
 
 use data_encoding::BASE64URL_NOPAD;
 use serde_json::{Value, json};
@@ -66,6 +68,7 @@ pub(super) async fn keys(loaded: Trusted, command: Keys) -> Result<bool, Failure
                 }
             };
             let is_whole = whole(&found.damaged);
+            let uses = &found.key_uses;
             let found: Vec<(&Order, &ApiKey)> = found
                 .orders
                 .iter()
@@ -75,7 +78,16 @@ pub(super) async fn keys(loaded: Trusted, command: Keys) -> Result<bool, Failure
                 })
                 .collect();
             if shown.format.is_json() {
-                let rows: Vec<Value> = found.iter().map(|(order, key)| row(key, order)).collect();
+                let rows: Vec<Value> = found
+                    .iter()
+                    .map(|(order, key)| {
+                        let mut row = row(key, order);
+                        if let (Some(used), Some(row)) = (used(key, uses), row.as_object_mut()) {
+                            row.insert("lastUsedAt".to_owned(), json!(used));
+                        }
+                        row
+                    })
+                    .collect();
                 output::json(&json!({ "keys": rows }));
                 return Ok(is_whole);
             }
@@ -89,10 +101,11 @@ pub(super) async fn keys(loaded: Trusted, command: Keys) -> Result<bool, Failure
                         key.groups.join(","),
                         key.created_at.clone(),
                         key.expires_at.clone().unwrap_or_else(|| "never".to_owned()),
+                        used(key, uses).unwrap_or("never").to_owned(),
                     ]
                 })
                 .collect();
-            output::table(&["NAME", "STATE", "GROUPS", "CREATED", "EXPIRES"], &rows);
+            output::table(&["NAME", "STATE", "GROUPS", "CREATED", "EXPIRES", "LAST USED"], &rows);
             Ok(is_whole)
         }
         Keys::Revoke { name, shown } => {
@@ -109,6 +122,11 @@ pub(super) async fn keys(loaded: Trusted, command: Keys) -> Result<bool, Failure
             Ok(true)
         }
     }
+}
+
+/// Returns when a key was last used. An earlier key of the same name does not count.
+fn used<'u>(key: &ApiKey, uses: &'u BTreeMap<String, String>) -> Option<&'u str> {
+    uses.get(&key.name).map(String::as_str).filter(|used| *used >= key.created_at.as_str())
 }
 
 fn row(key: &ApiKey, order: &Order) -> Value {

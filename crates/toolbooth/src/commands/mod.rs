@@ -13,6 +13,7 @@ mod parquet;
 mod pause;
 mod receipts;
 mod records;
+mod reload;
 mod serve;
 mod store;
 mod tools;

@@ -1,7 +1,6 @@
 //! `serve`, `stdio` and `worker`: run until they are stopped.
 
 use std::net::SocketAddr;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,28 +12,23 @@ use toolbooth_audit::ledger::{PruneKind, RENEW_EVERY};
 use toolbooth_contracts::event::AuditEventKind;
 use toolbooth_contracts::id::nearest;
 use toolbooth_proxy::{ORDERS_EVERY, ToolProxy};
-use toolbooth_registry::lock::{Approvals, Lock};
-use toolbooth_registry::{Source, file};
+use toolbooth_registry::Source;
 use toolbooth_server::auth::{Credentials, Loopback};
 use toolbooth_server::http::{self, HttpDoor};
 use toolbooth_server::mcp::serve_stdio;
 use toolbooth_server::peer::SocketDiagnostics;
 
-use super::receipts;
+use super::{receipts, reload};
 use crate::compose::Runtime;
 use crate::config::{self, Loaded};
 use crate::door;
 use crate::failure::{Failure, OUT_OF_REACH};
 use crate::offline::{self, OfflineGateway, report_assumptions};
 use crate::output;
-use crate::registry_file;
 use crate::retention;
-use crate::settings;
 use crate::times::time;
-use crate::trust::{TrustFile, Trusted};
+use crate::trust::Trusted;
 
-/// The interval between checks of the registry file.
-const WATCH_EVERY: Duration = Duration::from_millis(500);
 /// The default polling interval of sources that do not report changes.
 const INTERVAL: Duration = Duration::from_secs(60);
 
@@ -85,14 +79,12 @@ pub(super) async fn serve(loaded: Trusted, listen: Option<String>) -> Result<boo
         Failure::usage(format!("`{}` is no address", given.escape_debug()))
             .hint("give an address and a port, such as 127.0.0.1:7717; port 0 picks a free one")
     })?;
-    if !address.ip().is_loopback() {
-        return Err(Failure::configuration(format!(
-            "`{address}` is not a loopback address, and this version has no way to authenticate callers from elsewhere"
-        ))
-        .hint("listen on 127.0.0.1 or [::1]"));
-    }
+    let names = door::names(&loaded.config.http, address)?;
     let limits = door::limits(&loaded.config.http)?;
-    let loopback = loaded.config.http.loopback;
+    let loopback = match names.is_behind_proxy() {
+        true => Loopback::None,
+        false => loaded.config.http.loopback,
+    };
     let operator_key = crate::records::operator_key(&loaded)?;
     let mut signals = Signals::new()?;
     let runtime = Arc::new(Runtime::build(OfflineGateway::build(loaded).await?).await?);
@@ -118,6 +110,7 @@ pub(super) async fn serve(loaded: Trusted, listen: Option<String>) -> Result<boo
         authenticator: Arc::new(Credentials::new(runtime.proxy.clone(), loopback, &operator_key)),
         peers: Arc::new(SocketDiagnostics::default()),
         limits,
+        names: Arc::new(names),
         readiness: Arc::new(move || {
             let reads = Arc::clone(&reads);
             Box::pin(async move { Ok(reads.healthy().await?) })
@@ -306,8 +299,8 @@ async fn maintain(runtime: Arc<Runtime>) {
             noting,
             signing,
             ordering,
-            watch_files(&runtime),
-            reload_on_signal(&runtime),
+            reload::watch_files(&runtime),
+            reload::on_signal(&runtime),
             retain(&runtime)
         )
     };
@@ -383,113 +376,4 @@ pub(super) async fn worker(loaded: Trusted, at_once: u32) -> Result<bool, Failur
     };
     tending.abort();
     ended.map(|()| true)
-}
-
-/// Asks every source again at SIGHUP.
-async fn reload_on_signal(runtime: &Runtime) {
-    let Ok(mut hang_up) = signal(SignalKind::hangup()) else { return };
-    let configuration = runtime.offline.loaded.file.clone();
-    let known = configuration.as_deref().and_then(stamp);
-    while hang_up.recv().await.is_some() {
-        if configuration.as_deref().and_then(stamp) != known {
-            tracing::warn!("the configuration has changed; it is read at the next start");
-        }
-        reload_registry(runtime).await;
-        reload_lock(runtime).await;
-        runtime.offline.catalogue.refresh_all().await;
-    }
-}
-
-/// The metadata that identifies one version of a file.
-type Stamp = Option<(u64, u64, u64, Option<std::time::SystemTime>)>;
-
-fn stamp(path: &Path) -> Stamp {
-    use std::os::unix::fs::MetadataExt;
-    let data = std::fs::metadata(path).ok()?;
-    Some((data.dev(), data.ino(), data.len(), data.modified().ok()))
-}
-
-/// Applies a valid edit of the registry file, of the lock or of the pins within a second. Reports an invalid
-/// edit and continues with the last valid version.
-async fn watch_files(runtime: &Runtime) {
-    let loaded = &runtime.offline.loaded;
-    let (registry, lock, pins) = (loaded.registry().0, loaded.lock(), loaded.pins().path());
-    let trusted = TrustFile::of_user();
-    let trusted = trusted.as_ref().map(TrustFile::path);
-    // The first check treats all files as new, because they can have changed since they were read at start.
-    let mut known: ([Stamp; 2], [Stamp; 2]) = ([None, None], [None, None]);
-    loop {
-        tokio::time::sleep(WATCH_EVERY).await;
-        // The content of the registry file is used once it is trusted.
-        let now = ([stamp(&registry), trusted.and_then(stamp)], [stamp(&lock), stamp(&pins)]);
-        if now.0 != known.0 {
-            reload_registry(runtime).await;
-        }
-        if now.1 != known.1 {
-            reload_lock(runtime).await;
-        }
-        known = now;
-    }
-}
-
-/// Applies approvals while the doors are open. If the lock or the pins are missing, the previous approvals
-/// remain, because removing the file must not approve the tools that it rejected.
-async fn reload_lock(runtime: &Runtime) {
-    let loaded = &runtime.offline.loaded;
-    let read = |now: &Approvals| match settings::approvals(loaded) {
-        Ok(approvals) if approvals.lock == now.lock => None,
-        Ok(approvals) => match (&now.lock, &approvals.lock) {
-            (Lock::File(_), Lock::FirstUse(_) | Lock::Missing | Lock::Off) => {
-                tracing::error!(
-                    "the lock file is gone, what it approved stays until the next start"
-                );
-                None
-            }
-            (Lock::FirstUse(_), Lock::FirstUse(_)) if !loaded.pins().path().exists() => {
-                tracing::error!("the pins are gone, what they approved stays until the next start");
-                None
-            }
-            _ => {
-                tracing::info!("the lock is loaded");
-                Some(approvals)
-            }
-        },
-        Err(failure) => {
-            tracing::error!(
-                reason = failure.message,
-                "the lock is refused, the last good one stays"
-            );
-            None
-        }
-    };
-    runtime.offline.catalogue.approve_with(read).await;
-    runtime.record_discovered().await;
-}
-
-async fn reload_registry(runtime: &Runtime) {
-    let loaded = &runtime.offline.loaded;
-    let guard = runtime.offline.catalogue.guard();
-    let rejected = |message: String| async move {
-        tracing::error!(reason = message, "the registry file is refused, the last good one stays");
-        runtime.record_event(AuditEventKind::RegistryRejected, json!({ "reason": message })).await;
-    };
-    let tools = match registry_file::read(loaded) {
-        Ok(Some((name, text))) => match file::load(&text, &name, guard) {
-            Ok(read) => match loaded.admits(&read.tools) {
-                Ok(()) => read.tools,
-                Err(failure) => return rejected(failure.message).await,
-            },
-            Err(error) => return rejected(error.to_string()).await,
-        },
-        Ok(None) => Vec::new(),
-        Err(failure) => return rejected(failure.message).await,
-    };
-    let count = tools.len();
-    let replaced = runtime.offline.catalogue.replace_source(&Source::File, tools).await;
-    if !replaced.changed {
-        return;
-    }
-    runtime.note_replaced(&replaced.replaced).await;
-    tracing::info!(tools = count, "the registry file is loaded");
-    runtime.record_event(AuditEventKind::RegistryLoaded, json!({ "fromFile": count })).await;
 }

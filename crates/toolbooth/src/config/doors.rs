@@ -68,6 +68,14 @@ pub(crate) struct Http {
     pub(crate) listen: Option<String>,
     /// The loopback connections that can call without credentials.
     pub(crate) loopback: Loopback,
+    /// Whether a proxy is in front of the door, which terminates TLS. No connection is `local` then.
+    pub(crate) behind_proxy: bool,
+    /// The addresses of the proxies, such as `10.0.0.0/8` or `127.0.0.1`; other connections are refused.
+    pub(crate) trusted_proxies: Vec<String>,
+    /// Names of the door that clients send as `Host`, in addition to its own address.
+    pub(crate) hosts: Vec<String>,
+    /// Origins of web pages that can call, such as `https://gateway.example`.
+    pub(crate) origins: Vec<String>,
     /// Concurrent connections; absent = 16384, or a lower number that the limit of open files allows.
     pub(crate) connections_max: Option<usize>,
     /// Time for a request's head from its first byte, in milliseconds.

@@ -36,6 +36,9 @@ pub(crate) const UNTRUSTED: &str = "untrusted-configuration";
 /// The variable that names a configuration like `--trust`.
 const NAMED: &str = "TOOLBOOTH_TRUST";
 
+/// The sections of a configuration that are its policy.
+const POLICY: [&str; 5] = ["budgets", "callers", "flags", "policy", "trust"];
+
 /// A registry file: its path for messages, and its bytes.
 type RegistryText = Result<Option<(String, Vec<u8>)>, Failure>;
 
@@ -98,6 +101,24 @@ impl Trusted {
         let Ok(judged) = Judged::of(self.loaded.clone(), self.file.clone()) else { return };
         if judged.changes.iter().all(|change| is_of_registry(&change.name)) {
             let _ = judged.keep(|_| true);
+        }
+    }
+
+    /// Reads the configuration again, for its policy. Fails if the policy is not as it was trusted.
+    pub(crate) fn read_again(&self) -> Result<Loaded, Failure> {
+        let now = crate::config::load_at(&self.file, Some(&self.loaded.data))?;
+        if self.is_named {
+            return Ok(now);
+        }
+        let judged = Judged::of(now.clone(), self.file.clone())?;
+        let untrusted = |change: &&Change| POLICY.contains(&change.name.as_str());
+        match judged.changes.iter().find(untrusted) {
+            None => Ok(now),
+            Some(change) => Err(Failure::configuration(format!(
+                "`{}` is not as it was trusted; see `toolbooth trust {}`",
+                change.name,
+                self.file.display()
+            ))),
         }
     }
 

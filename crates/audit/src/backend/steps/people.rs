@@ -54,6 +54,28 @@ impl Step for Resolution {
     }
 }
 
+/// Notes when API keys were used last. A hint for operators: nothing else follows from it, so it has no
+/// event.
+#[derive(Debug)]
+pub struct NoteUses(pub Vec<(String, String)>);
+
+impl Step for NoteUses {
+    type Answer = ();
+
+    fn needs(&self) -> Needs {
+        Needs::default()
+    }
+
+    fn sync(&self) -> bool {
+        false
+    }
+
+    fn decide(&self, set: &WorkingSet) -> Result<((), Changes), LedgerError> {
+        set.disk_space().check()?;
+        Ok(((), Changes { key_uses: self.0.clone(), ..Changes::default() }))
+    }
+}
+
 impl Step for OrderRequest {
     type Answer = Ordered;
 

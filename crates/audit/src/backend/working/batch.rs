@@ -45,6 +45,8 @@ pub struct Batch {
     pub budgets: BTreeMap<String, BudgetRow>,
     /// Orders of operators.
     pub orders: BTreeMap<OrderName, Order>,
+    /// API keys, by name, and when they were used last.
+    pub key_uses: BTreeMap<String, String>,
     /// Events in their places.
     pub events: Vec<ChainedEvent>,
     /// Agent logs, each with the place of the event that accounts for it.
@@ -70,6 +72,7 @@ impl Batch {
             && self.budgets.is_empty()
             && self.approvals.is_empty()
             && self.orders.is_empty()
+            && self.key_uses.is_empty()
             && self.events.is_empty()
             && self.calls.is_empty()
             && self.upkeep.is_empty()
@@ -139,6 +142,7 @@ impl WorkingSet {
             }
             batch.orders.insert(name, order);
         }
+        batch.key_uses.extend(changes.key_uses);
         for NewEvent { body, log } in changes.events {
             let placed = self.head.append(body);
             if let Some(log) = log {

@@ -100,6 +100,8 @@ pub struct Changes {
     pub approvals: Vec<Approval>,
     /// Orders of operators, new or changed.
     pub orders: Vec<Order>,
+    /// Names of API keys, and when they were used last.
+    pub key_uses: Vec<(String, String)>,
     /// Events, in order.
     pub events: Vec<NewEvent>,
     /// Asynchronous calls, new or changed.

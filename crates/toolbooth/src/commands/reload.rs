@@ -1,0 +1,177 @@
+//! Reads changed files again while the gateway runs.
+//!
+//! Doc: configuration.md#reloading
+
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::signal::unix::{SignalKind, signal};
+use toolbooth_contracts::event::AuditEventKind;
+use toolbooth_registry::lock::{Approvals, Lock};
+use toolbooth_registry::{Source, file};
+
+use crate::compose::Runtime;
+use crate::config::Config;
+use crate::registry_file;
+use crate::settings;
+use crate::trust::TrustFile;
+
+/// The interval between checks of the files.
+const WATCH_EVERY: Duration = Duration::from_millis(500);
+
+/// Applies the policy of the configuration: `[flags]`, `[policy]`, `[callers]`, `[budgets]` and `[trust]
+/// approval`, all or nothing. Other settings are read at the next start.
+async fn reload_policy(runtime: &Runtime) {
+    let loaded = &runtime.offline.loaded;
+    let read = loaded.read_again().and_then(|now| {
+        let authorizer = settings::authorizer(&now.config)?;
+        Ok((now, authorizer))
+    });
+    let (now, authorizer) = match read {
+        Ok(read) => read,
+        Err(failure) => {
+            let place = failure.path.map(|place| format!("{place}: ")).unwrap_or_default();
+            let reason = format!("{place}{}", failure.message);
+            tracing::error!(reason, "the policy is refused, the last good one stays");
+            let facts = json!({ "reason": reason });
+            return runtime.record_event(AuditEventKind::PolicyRejected, facts).await;
+        }
+    };
+    if rest(&now.config) != rest(&loaded.config) {
+        tracing::warn!(
+            "settings other than the policy have changed; they are read at the next start"
+        );
+    }
+    let before = runtime.offline.worlds.now().policy().version().to_owned();
+    if authorizer.version() == before {
+        return;
+    }
+    let version = authorizer.version().to_owned();
+    runtime.offline.catalogue.edit(|world| world.set_policy(authorizer)).await;
+    tracing::info!(policy.version = version, "the policy is loaded");
+    let facts = json!({ "policyVersion": version });
+    runtime.record_event(AuditEventKind::PolicyLoaded, facts).await;
+}
+
+/// Returns the settings that are not reloaded, for comparison.
+fn rest(config: &Config) -> String {
+    let mut rest = config.clone();
+    let secrets: Vec<_> =
+        rest.callers.iter().map(|(name, set)| (name.clone(), set.secrets.clone())).collect();
+    (rest.flags, rest.policy, rest.budgets) = Default::default();
+    rest.callers.clear();
+    rest.trust.approval.clear();
+    format!("{rest:?} {secrets:?}")
+}
+
+/// Reads everything again at SIGHUP, and asks every source.
+pub(super) async fn on_signal(runtime: &Runtime) {
+    let Ok(mut hang_up) = signal(SignalKind::hangup()) else { return };
+    while hang_up.recv().await.is_some() {
+        reload_policy(runtime).await;
+        reload_registry(runtime).await;
+        reload_lock(runtime).await;
+        runtime.offline.catalogue.refresh_all().await;
+    }
+}
+
+/// The metadata that identifies one version of a file.
+type Stamp = Option<(u64, u64, u64, Option<std::time::SystemTime>)>;
+
+fn stamp(path: &Path) -> Stamp {
+    use std::os::unix::fs::MetadataExt;
+    let data = std::fs::metadata(path).ok()?;
+    Some((data.dev(), data.ino(), data.len(), data.modified().ok()))
+}
+
+/// Applies a valid edit of the policy in the configuration, of the registry file, of the lock or of the pins
+/// within a second. Reports an invalid edit and continues with the last valid version.
+pub(super) async fn watch_files(runtime: &Runtime) {
+    let loaded = &runtime.offline.loaded;
+    let (registry, lock, pins) = (loaded.registry().0, loaded.lock(), loaded.pins().path());
+    let trusted = TrustFile::of_user();
+    let trusted = trusted.as_ref().map(TrustFile::path);
+    // The first check treats all files as new, because they can have changed since they were read at start.
+    let mut known: ([Stamp; 2], [Stamp; 2]) = ([None, None], [None, None]);
+    let mut configuration = (None, None);
+    loop {
+        tokio::time::sleep(WATCH_EVERY).await;
+        // The content of the registry file is used once it is trusted.
+        let now = ([stamp(&registry), trusted.and_then(stamp)], [stamp(&lock), stamp(&pins)]);
+        let own = (loaded.file.as_deref().and_then(stamp), now.0[1]);
+        if own != configuration {
+            configuration = own;
+            reload_policy(runtime).await;
+        }
+        if now.0 != known.0 {
+            reload_registry(runtime).await;
+        }
+        if now.1 != known.1 {
+            reload_lock(runtime).await;
+        }
+        known = now;
+    }
+}
+
+/// Applies approvals while the doors are open. If the lock or the pins are missing, the previous approvals
+/// remain, because removing the file must not approve the tools that it rejected.
+async fn reload_lock(runtime: &Runtime) {
+    let loaded = &runtime.offline.loaded;
+    let read = |now: &Approvals| match settings::approvals(loaded) {
+        Ok(approvals) if approvals.lock == now.lock => None,
+        Ok(approvals) => match (&now.lock, &approvals.lock) {
+            (Lock::File(_), Lock::FirstUse(_) | Lock::Missing | Lock::Off) => {
+                tracing::error!(
+                    "the lock file is gone, what it approved stays until the next start"
+                );
+                None
+            }
+            (Lock::FirstUse(_), Lock::FirstUse(_)) if !loaded.pins().path().exists() => {
+                tracing::error!("the pins are gone, what they approved stays until the next start");
+                None
+            }
+            _ => {
+                tracing::info!("the lock is loaded");
+                Some(approvals)
+            }
+        },
+        Err(failure) => {
+            tracing::error!(
+                reason = failure.message,
+                "the lock is refused, the last good one stays"
+            );
+            None
+        }
+    };
+    runtime.offline.catalogue.approve_with(read).await;
+    runtime.record_discovered().await;
+}
+
+async fn reload_registry(runtime: &Runtime) {
+    let loaded = &runtime.offline.loaded;
+    let guard = runtime.offline.catalogue.guard();
+    let rejected = |message: String| async move {
+        tracing::error!(reason = message, "the registry file is refused, the last good one stays");
+        runtime.record_event(AuditEventKind::RegistryRejected, json!({ "reason": message })).await;
+    };
+    let tools = match registry_file::read(loaded) {
+        Ok(Some((name, text))) => match file::load(&text, &name, guard) {
+            Ok(read) => match loaded.admits(&read.tools) {
+                Ok(()) => read.tools,
+                Err(failure) => return rejected(failure.message).await,
+            },
+            Err(error) => return rejected(error.to_string()).await,
+        },
+        Ok(None) => Vec::new(),
+        Err(failure) => return rejected(failure.message).await,
+    };
+    let count = tools.len();
+    let replaced = runtime.offline.catalogue.replace_source(&Source::File, tools).await;
+    if !replaced.changed {
+        return;
+    }
+    runtime.note_replaced(&replaced.replaced).await;
+    tracing::info!(tools = count, "the registry file is loaded");
+    runtime.record_event(AuditEventKind::RegistryLoaded, json!({ "fromFile": count })).await;
+}
