@@ -134,3 +134,44 @@ fn a_server_from_elsewhere_stays_in_its_folder() {
         .sum();
     assert!(size < 13 << 20, "{size}");
 }
+
+/// Returns the blocks of a README with this language, in order.
+fn blocks(readme: &str, language: &str) -> Vec<String> {
+    let fence = format!("```{language}\n");
+    let mut rest = readme;
+    let mut blocks = Vec::new();
+    while let Some((_, after)) = rest.split_once(&fence) {
+        let (block, after) = after.split_once("```").unwrap();
+        blocks.push(block.to_owned());
+        rest = after;
+    }
+    blocks
+}
+
+#[test]
+fn a_team_shares_a_gateway_as_its_readme_shows() {
+    let place = copy("team");
+    let folder = place.path().join("team");
+    let readme = std::fs::read_to_string(folder.join("README.md")).unwrap();
+    let port = toolbooth_tests::ports::free();
+    let readme = readme.replace("7717", &port.to_string());
+    let mut script = format!("set -u\nPATH=\"{}:$PATH\"\n", binary().parent().unwrap().display());
+    // The first block builds the program, which the test has, and asks for trust.
+    script.extend(blocks(&readme, "sh").into_iter().skip(1));
+    let state = place.path().join("state");
+    assert!(trust(&folder.join("toolbooth.toml"), &state, &[]).status.success());
+    let output = Command::new("sh")
+        .args(["-c", &script])
+        .env(STATE, state)
+        .current_dir(&folder)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let mut rest = said.as_str();
+    for line in blocks(&readme, "text").iter().flat_map(|block| block.lines()) {
+        let Some(at) = rest.find(line) else {
+            panic!("{line}:\n{said}{}", String::from_utf8_lossy(&output.stderr));
+        };
+        rest = &rest[at + line.len()..];
+    }
+}

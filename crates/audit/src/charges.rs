@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use toolbooth_contracts::receipt::AuditPlace;
 
 /// Milliseconds of a day.
-const DAY_MS: i64 = 86_400_000;
+pub(crate) const DAY_MS: i64 = 86_400_000;
 /// The fact of an event that lists the budgets that a claim was charged to.
 pub(crate) const CHARGED: &str = "charged";
 /// The fact of an event that lists the budgets that were given back.

@@ -710,9 +710,16 @@ pub async fn every_kind_of_row<L: Ledger + CallQueue>(open: impl AsyncFn(&str, i
         Charge::Budget { key: budget_of_caller("a"), units: 3, limit: 100 },
         Charge::Budget { key: budget_of_epic("a", None), units: 3, limit: 100 },
     ];
+    // On a day whose events the pruning below does not reach.
+    limited.at = Moment {
+        text: "2026-01-05T00:00:00.001Z".to_owned(),
+        epoch_ms: moment(1).epoch_ms + 4 * 86_400_000,
+    };
     settle_late(&first, fresh(&first, limited).await).await;
+    // The identity says more than the name, so that it is stored.
+    let caller = Identity { groups: vec!["interns".to_owned()], ..Identity::local() };
     for call in ["queued", "done", "waiting"] {
-        let queued = QueuedCall::new(call.into(), &Identity::local(), "{}".into(), &moment(3));
+        let queued = QueuedCall::new(call.into(), &caller, "{}".into(), &moment(3));
         first.enqueue(queued, 10).await.expect("is taken");
     }
     let taken = first.take(Vec::new()).await.expect("answers").expect("one waits");

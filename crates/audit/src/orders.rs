@@ -11,8 +11,10 @@ use toolbooth_contracts::order::{
 use crate::digest::of_record;
 use crate::moment::Moment;
 
-/// Maximum number of stored orders.
+/// Maximum number of stored API keys, ended ones included.
 pub const ORDERS_MAX: usize = 10_000;
+/// Maximum number of stored pauses, ended ones included.
+pub const PAUSES_MAX: usize = 10_000;
 /// The fact of an event that names an order.
 pub(crate) const ORDER: &str = "order";
 /// The fact of an event that names the digest of an order.
@@ -77,7 +79,7 @@ pub enum Ordered {
     Taken(Order),
     /// There is no such subject.
     Missing,
-    /// The store has [`ORDERS_MAX`] orders.
+    /// The store has [`ORDERS_MAX`] keys or [`PAUSES_MAX`] pauses.
     Full,
 }
 

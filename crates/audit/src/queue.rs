@@ -61,7 +61,7 @@ pub struct QueuedCall {
     pub call_id: String,
     /// The name of the caller.
     pub caller: String,
-    /// The whole identity of the caller, JSON; absent in calls of earlier versions.
+    /// The whole identity of the caller, JSON; absent where the name alone states it.
     pub identity: Option<String>,
     /// The request as received, JSON.
     pub request: String,
@@ -168,7 +168,9 @@ impl QueuedCall {
         Self {
             call_id,
             caller: caller.name.clone(),
-            identity: serde_json::to_string(caller).ok(),
+            // Where the name states it all, a replica of an earlier version can run the call too.
+            identity: (!caller.is_name_only())
+                .then(|| serde_json::to_string(caller).unwrap_or_default()),
             request,
             state: QueueState::Queued,
             enqueued_at: at.text.clone(),
@@ -212,7 +214,7 @@ impl QueuedCall {
     }
 
     /// Returns the identity of the caller. `None` if it cannot be read or is that of another
-    /// caller. A call of an earlier version has the identity that its name states.
+    /// caller. Without it, the name states the identity.
     #[must_use]
     pub fn caller_identity(&self) -> Option<Identity> {
         match &self.identity {

@@ -4,9 +4,10 @@
 
 use std::collections::BTreeMap;
 
-use toolbooth_contracts::order::Order;
+use toolbooth_contracts::order::{Order, OrderName};
 
 use crate::error::{DamagedRow, LedgerError};
+use crate::orders::RawOrder;
 use crate::reads::LedgerReads;
 
 /// Orders of one page.
@@ -29,9 +30,9 @@ impl StoredOrders {
     /// # Errors
     /// [`LedgerError::Unavailable`].
     pub async fn read(reads: &dyn LedgerReads) -> Result<Self, LedgerError> {
-        let (mut stored, mut after) = (Self::default(), None);
+        let (mut stored, mut after) = (Self::default(), None::<OrderName>);
         loop {
-            let page = reads.order_page(after, PAGE).await?;
+            let page = reads.order_page(after.clone(), PAGE).await?;
             for raw in &page {
                 match raw.accounted() {
                     Some(order) => {
@@ -46,8 +47,11 @@ impl StoredOrders {
                     }),
                 }
             }
-            match page.last() {
-                Some(last) if page.len() == PAGE => after = Some(last.order_name()),
+            match page.last().map(RawOrder::order_name) {
+                // A name that is no text is shown in another form, and could come again.
+                Some(last) if page.len() == PAGE && Some(&last) > after.as_ref() => {
+                    after = Some(last);
+                }
                 _ => return Ok(stored),
             }
         }

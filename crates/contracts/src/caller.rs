@@ -35,6 +35,9 @@ pub struct Identity {
     /// Scopes of the token, sorted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub scopes: Vec<String>,
+    /// The digest of the API key that proved it, which tells keys of one name apart.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key_digest: Option<String>,
 }
 
 impl Identity {
@@ -51,7 +54,14 @@ impl Identity {
     }
 
     fn of(kind: CallerKind, name: &str) -> Self {
-        Self { name: name.to_owned(), kind, groups: Vec::new(), scopes: Vec::new() }
+        let name = name.to_owned();
+        Self { name, kind, groups: Vec::new(), scopes: Vec::new(), key_digest: None }
+    }
+
+    /// Whether the name alone states it.
+    #[must_use]
+    pub fn is_name_only(&self) -> bool {
+        self.groups.is_empty() && self.scopes.is_empty() && self.key_digest.is_none()
     }
 
     /// Returns the identity with this name, without groups and scopes. `None` if no caller can have

@@ -42,14 +42,17 @@ pub fn budget_of_epic(caller: &str, epic: Option<&str>) -> String {
     serde_json::json!([caller, epic]).to_string()
 }
 
-/// Returns the micro-units of a number of units, rounded up. A number that is too large is the
-/// largest one, which no budget has.
+/// Returns the micro-units of a number of units, rounded up. A number that is too large becomes
+/// `u64::MAX`.
 #[must_use]
 pub fn micro_units(units: &serde_json::Number) -> u64 {
     if let Some(whole) = units.as_u64() {
         return whole.saturating_mul(UNIT);
     }
-    let micro = (units.as_f64().unwrap_or(f64::MAX) * UNIT as f64).ceil();
+    let exact = units.as_f64().unwrap_or(f64::MAX) * UNIT as f64;
+    // The product of a decimal fraction may be off by its last bit, which is no fraction of its own.
+    let near = exact.round();
+    let micro = if (exact - near).abs() <= near * f64::EPSILON { near } else { exact.ceil() };
     // `as` saturates: less than zero is zero, and too large is the largest number.
     micro as u64
 }
@@ -61,6 +64,7 @@ mod tests {
     #[test]
     fn costs_are_rounded_up() {
         let of = |text: &str| micro_units(&serde_json::from_str(text).unwrap());
+        assert_eq!((of("8.3"), of("4.15"), of("16.6")), (8_300_000, 4_150_000, 16_600_000));
         assert_eq!((of("0"), of("2"), of("0.5"), of("0.0000001")), (0, 2 * UNIT, UNIT / 2, 1));
         assert_eq!((of("1e300"), of("18446744073709551615")), (u64::MAX, u64::MAX));
     }

@@ -4,6 +4,8 @@
 //!
 //! Doc: importing.md#permissions
 
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use jsonc_parser::ParseOptions;
@@ -16,6 +18,8 @@ use toolbooth_registry::wire::WireCandidate;
 use crate::client::Client;
 use crate::error::ImportError;
 
+/// The largest file of a client that is read, in bytes.
+const FILE_BYTES_MAX: u64 = 16 << 20;
 /// The prefix of a permission for the tools of a server.
 const MCP: &str = "mcp__";
 /// The name of Toolbooth as a server of a client.
@@ -114,7 +118,7 @@ pub fn files(client: Client, file: &Path) -> Vec<PermissionFile> {
 /// Returns the projects that Claude knows, and the current one.
 fn projects(file: &Path) -> Vec<PathBuf> {
     let mut projects: Vec<PathBuf> = std::env::current_dir().into_iter().collect();
-    let text = std::fs::read_to_string(file).unwrap_or_default();
+    let text = read_text(file);
     if let Some(root) = parse(&text).ok().and_then(|root| root.object_value())
         && let Some(known) = root.object_value("projects")
     {
@@ -123,6 +127,18 @@ fn projects(file: &Path) -> Vec<PathBuf> {
         );
     }
     projects
+}
+
+/// Returns the text of a client's file; empty for one that is missing, too large, or no regular file.
+/// Opening a pipe would wait for its writer.
+fn read_text(path: &Path) -> String {
+    let is_regular = std::fs::metadata(path).is_ok_and(|data| data.is_file());
+    let mut text = String::new();
+    let mut read = |file: File| file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text);
+    match File::open(path).ok().filter(|_| is_regular).map(&mut read) {
+        Some(Ok(bytes)) if bytes as u64 <= FILE_BYTES_MAX => text,
+        _ => String::new(),
+    }
 }
 
 fn parse(text: &str) -> Result<CstRootNode, ImportError> {
@@ -134,7 +150,7 @@ fn parse(text: &str) -> Result<CstRootNode, ImportError> {
 pub fn disabled(client: Client, file: &Path) -> Vec<(String, PathBuf)> {
     let mut found = Vec::new();
     for own in files(client, file) {
-        let text = std::fs::read_to_string(&own.path).unwrap_or_default();
+        let text = read_text(&own.path);
         let Some(object) = parse(&text).ok().and_then(|root| root.object_value()) else { continue };
         let mut places: Vec<CstObject> = vec![object.clone()];
         if let (Some(project), Some(known)) = (&own.project, object.object_value("projects")) {

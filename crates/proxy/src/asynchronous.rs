@@ -329,7 +329,8 @@ impl AsyncCalls {
                     request.tool_id,
                     call.call_id.clone(),
                     ErrorCode::PolicyDenied,
-                    Effect::NotStarted,
+                    // An earlier delivery may have dispatched it.
+                    if call.deliveries > 1 { Effect::Unknown } else { Effect::NotStarted },
                 );
             }
         }

@@ -8,9 +8,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use toolbooth_audit::digest::sha256_hex;
+use toolbooth_audit::reads::DamagedRow;
 use toolbooth_audit::stored_orders::StoredOrders;
 use toolbooth_audit::{LedgerError, LedgerReads};
-use toolbooth_contracts::order::{ApiKey, KeyState, OrderSubject, PauseTarget};
+use toolbooth_contracts::order::{ApiKey, KeyState, OrderName, OrderSubject, PauseTarget};
 use toolbooth_contracts::{CallerKind, Identity};
 use toolbooth_policy::Pauses;
 
@@ -28,8 +29,8 @@ pub const ORDERS_AGE_MAX: Duration = Duration::from_secs(5);
 struct InForce {
     /// Keys by their digests, also expired and revoked ones.
     keys: HashMap<String, ApiKey>,
-    /// The digests of keys by their names.
-    digests: HashMap<String, String>,
+    /// The revisions of all orders.
+    revisions: HashMap<OrderName, u64>,
     /// The pauses in force.
     pauses: BTreeMap<PauseTarget, PauseInForce>,
 }
@@ -74,9 +75,9 @@ impl InForce {
             }
         }
         for order in stored.orders {
+            in_force.revisions.insert(order.name(), order.revision);
             match order.subject {
                 OrderSubject::Key(key) => {
-                    in_force.digests.insert(key.name.clone(), key.digest.clone());
                     in_force.keys.insert(key.digest.clone(), key);
                 }
                 OrderSubject::Pause(pause) if pause.in_force => {
@@ -88,6 +89,15 @@ impl InForce {
             }
         }
         in_force
+    }
+
+    /// Returns an order that is older than in an earlier reading, or is missing. Such a reading is not
+    /// believed: a revoked key could be valid again in it.
+    fn put_back_from(&self, before: &Self) -> Option<OrderName> {
+        let is_older = |(name, revision): &(&OrderName, &u64)| {
+            self.revisions.get(*name).is_none_or(|now| now < *revision)
+        };
+        before.revisions.iter().find(is_older).map(|(name, _)| name.clone())
     }
 
     /// Returns the differences to an earlier reading.
@@ -128,6 +138,15 @@ impl Orders {
         if newest.as_ref().is_some_and(|(_, before)| *before > began) {
             return Ok(Changed { pauses: None, stops: Vec::new() });
         }
+        if let Some((before, _)) = &*newest
+            && let Some(name) = in_force.put_back_from(before)
+        {
+            return Err(LedgerError::Damaged(DamagedRow {
+                table: "orders".to_owned(),
+                row: name.to_string(),
+                reason: "it was put back to an earlier decision".to_owned(),
+            }));
+        }
         let changed = in_force.since(newest.as_ref().map(|(before, _)| &**before));
         *newest = Some((Arc::new(in_force), began));
         Ok(changed)
@@ -158,16 +177,16 @@ impl Orders {
             kind: CallerKind::Key,
             groups: key.groups.clone(),
             scopes: Vec::new(),
+            key_digest: Some(key.digest.clone()),
         })
     }
 
-    /// Checks that an identity that was authenticated before has not ended since. Identities
-    /// without a key of the store do not end.
+    /// Checks that an identity that was authenticated before has not ended since. Identities that no
+    /// key of the store proved do not end.
     pub(crate) fn check(&self, identity: &Identity, clock: &dyn Clock) -> Result<(), KeyRefusal> {
-        let Some(name) = identity.name.strip_prefix("key:") else { return Ok(()) };
+        let Some(digest) = &identity.key_digest else { return Ok(()) };
         let in_force = self.fresh(clock)?;
-        let key = in_force.digests.get(name).and_then(|digest| in_force.keys.get(digest));
-        key.map_or(Ok(()), |key| is_active(key, clock))
+        is_active(in_force.keys.get(digest).ok_or(KeyRefusal::Unknown)?, clock)
     }
 }
 

@@ -2,8 +2,6 @@
 
 use toolbooth_proxy::KeyRefusal;
 
-use crate::http::BODY_BYTES_MAX;
-
 /// An error that prevents or ends the service of a stdio client.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
@@ -21,9 +19,12 @@ pub enum ServeError {
 /// An error of reading a body.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BodyError {
-    /// Longer than [`BODY_BYTES_MAX`].
-    #[error("a request's body has at most {BODY_BYTES_MAX} bytes")]
-    TooLarge,
+    /// Longer than the limit.
+    #[error("a request's body has at most {most} bytes")]
+    TooLarge {
+        /// The limit.
+        most: usize,
+    },
     /// Larger than the rest of the shared budget.
     #[error("too many bytes of requests are held at the moment; try again later")]
     OverBudget,

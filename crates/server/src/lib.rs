@@ -21,6 +21,8 @@ pub struct Gateway {
     pub catalogue: Arc<Catalogue>,
     /// The listing mode of `tools/list`.
     pub listing: Listing,
+    /// Bytes of one message over stdio.
+    pub message_bytes_max: usize,
     /// The `toolbooth/dialect` in `_meta` of a model with strict declarations. Nulls that only
     /// these declarations allow are then removed from its arguments.
     pub strict_dialect: &'static str,

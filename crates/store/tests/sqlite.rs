@@ -890,7 +890,8 @@ async fn a_store_that_was_put_back_to_an_earlier_version_is_not_taken_over() {
 async fn a_store_without_orders_is_brought_up_to_date() {
     let folder = tempfile::tempdir().unwrap();
     let first = open(folder.path(), "one");
-    let queued = QueuedCall::new("old".into(), &Identity::local(), "{}".into(), &moment(1));
+    let caller = Identity { groups: vec!["staff".into()], ..Identity::local() };
+    let queued = QueuedCall::new("old".into(), &caller, "{}".into(), &moment(1));
     first.enqueue(queued, 5).await.unwrap();
     first.close(moment(2)).await.unwrap();
     let connection = Connection::open(folder.path().join(DATABASE)).unwrap();

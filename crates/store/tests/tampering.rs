@@ -421,3 +421,20 @@ async fn a_search_of_verification_does_not_hide_that_the_index_was_changed() {
         report.problems.iter().map(|problem| problem.kind.as_str()).collect();
     assert!(kinds.contains("index-differs") && kinds.contains("missing"), "{report:?}");
 }
+
+#[tokio::test]
+async fn a_budget_is_not_hidden_behind_a_change_that_no_log_contains() {
+    let folder = tempfile::tempdir().unwrap();
+    every_kind_of_row(async |writer, at| {
+        sqlite::open(folder.path(), writer, SqliteOptions::default(), &moment(at)).unwrap()
+    })
+    .await;
+    let database = folder.path().join(DATABASE);
+    let connection = Connection::open(&database).unwrap();
+    let hidden = "UPDATE budgets SET units = 0, changed_by = json_set(changed_by, '$.seq', 900000)";
+    assert!(connection.execute(hidden, []).unwrap() > 0);
+    let reads = SqliteReads::open(&database).unwrap();
+    let report = verify::store(&reads, TrustAnchors::default()).await.unwrap();
+    let found = |problem: &verify::Problem| problem.kind == "budget-changed";
+    assert!(report.problems.iter().any(found), "{report:?}");
+}

@@ -184,7 +184,7 @@ pub(crate) enum Command {
         #[command(flatten)]
         shown: Shown,
     },
-    /// Serves MCP and HTTP on the loopback address.
+    /// Serves MCP and HTTP on the loopback address, or behind a proxy.
     #[command(after_help = "Example: toolbooth serve --http 127.0.0.1:0")]
     Serve {
         /// The address to listen on; default: `http.listen` of the configuration, or 127.0.0.1:7717.

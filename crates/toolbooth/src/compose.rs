@@ -17,6 +17,7 @@ use toolbooth_registry::lock::{Lock, UnrecordedPin};
 use toolbooth_server::Gateway;
 
 use crate::config::LockUse;
+use crate::door;
 use crate::failure::Failure;
 use crate::offline::{OfflineGateway, remember_names};
 use crate::settings::{limits, retention};
@@ -66,6 +67,9 @@ impl Runtime {
             recording_pins: tokio::sync::Mutex::new(()),
         };
         runtime.maintain().await?;
+        // No call runs before the pauses are known.
+        let read = runtime.proxy.refresh_orders().await;
+        read.map_err(|error| Failure::store(error.to_string()))?;
         Ok(runtime)
     }
 
@@ -99,7 +103,9 @@ impl Runtime {
         let catalogue = Arc::clone(&self.offline.catalogue);
         let strict_dialect = declarations::STRICT_DIALECT;
         let calls = self.calls.clone();
-        Gateway { proxy: self.proxy.clone(), calls, catalogue, listing, strict_dialect }
+        let message_bytes_max = door::message_bytes_max(&self.offline.loaded.config);
+        let proxy = self.proxy.clone();
+        Gateway { proxy, calls, catalogue, listing, message_bytes_max, strict_dialect }
     }
 
     /// Records that a registry was loaded or rejected, and which tools it replaced.

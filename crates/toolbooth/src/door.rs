@@ -12,11 +12,14 @@ use toolbooth_server::http::{
 };
 use toolbooth_server::mcp::SessionLimits;
 
-use crate::config::Http;
+use crate::config::{Config, Http};
 use crate::failure::Failure;
 
 /// The largest setting of sessions; each uses about a kilobyte.
 const SESSIONS_MAX: usize = 1_000_000;
+
+/// Bytes of a message around the arguments of its call.
+const ENVELOPE_BYTES: usize = 256 << 10;
 
 /// The operator warning about `loopback = "any"`.
 pub(crate) const ANY_USER: &str =
@@ -26,8 +29,9 @@ pub(crate) const ANY_USER: &str =
 ///
 /// # Errors
 /// [`Failure`], if a limit is out of its range or does not fit this process.
-pub(crate) fn limits(http: &Http) -> Result<Limits, Failure> {
-    let standard = Limits::default();
+pub(crate) fn limits(config: &Config) -> Result<Limits, Failure> {
+    let (http, standard) = (&config.http, Limits::default());
+    let body_bytes_max = message_bytes_max(config);
     let fitting = connections_fitting();
     let connections_max = http.connections_max.unwrap_or(standard.connections_max);
     if !(1..=fitting).contains(&connections_max) {
@@ -39,12 +43,13 @@ pub(crate) fn limits(http: &Http) -> Result<Limits, Failure> {
              descriptor, and {DESCRIPTORS_RESERVED} are left for everything else"
         )));
     }
-    let body_bytes_budget = http.body_bytes_budget.unwrap_or(standard.body_bytes_budget);
-    if body_bytes_budget < BODY_BYTES_MAX {
+    let least = standard.body_bytes_budget.max(body_bytes_max);
+    let body_bytes_budget = http.body_bytes_budget.unwrap_or(least);
+    if body_bytes_budget < body_bytes_max {
         return Err(Failure::configuration(format!(
             "`http.body_bytes_budget` is {body_bytes_budget}, less than one request may have"
         ))
-        .hint(format!("give at least {BODY_BYTES_MAX}")));
+        .hint(format!("give at least {body_bytes_max}")));
     }
     let sessions_max = http.sessions_max.unwrap_or(standard.sessions.all_max);
     let per_caller = standard.sessions.per_caller_max.min(sessions_max);
@@ -68,12 +73,19 @@ pub(crate) fn limits(http: &Http) -> Result<Limits, Failure> {
         body_timeout: time(http.body_timeout_ms, "body_timeout_ms", standard.body_timeout)?,
         write_timeout: time(http.write_timeout_ms, "write_timeout_ms", standard.write_timeout)?,
         body_bytes_budget,
+        body_bytes_max,
         sessions: SessionLimits {
             per_caller_max: sessions_per_caller_max,
             all_max: sessions_max,
             idle: time(http.session_idle_ms, "session_idle_ms", standard.sessions.idle)?,
         },
     })
+}
+
+/// Returns the bytes of one message: enough for the arguments that a call can have.
+pub(crate) fn message_bytes_max(config: &Config) -> usize {
+    let arguments = config.proxy.argument_bytes_max.unwrap_or_default();
+    BODY_BYTES_MAX.max(arguments.saturating_add(ENVELOPE_BYTES))
 }
 
 /// Returns the names of the door that listens at `address`.
@@ -178,16 +190,31 @@ mod tests {
 
     #[test]
     fn limits_that_do_not_fit_are_refused() {
-        assert_eq!(limits(&Http::default()).unwrap(), Limits::default());
+        let of = |http| limits(&Config { http, ..Config::default() });
+        assert_eq!(of(Http::default()).unwrap(), Limits::default());
         let connections = |max| Http { connections_max: Some(max), ..Http::default() };
-        assert_eq!(limits(&connections(1)).unwrap().connections_max, 1);
-        assert!(limits(&connections(0)).is_err() && limits(&connections(usize::MAX)).is_err());
+        assert_eq!(of(connections(1)).unwrap().connections_max, 1);
+        assert!(of(connections(0)).is_err() && of(connections(usize::MAX)).is_err());
         let budget = Http { body_bytes_budget: Some(BODY_BYTES_MAX - 1), ..Http::default() };
-        assert!(limits(&budget).is_err());
+        assert!(of(budget).is_err());
         let sessions = Http { sessions_max: Some(7), ..Http::default() };
-        assert_eq!(limits(&sessions).unwrap().sessions.per_caller_max, 7);
-        assert!(limits(&Http { sessions_max: Some(0), ..Http::default() }).is_err());
-        assert!(limits(&Http { session_idle_ms: Some(0), ..Http::default() }).is_err());
-        assert!(limits(&Http { body_timeout_ms: Some(0), ..Http::default() }).is_err());
+        assert_eq!(of(sessions).unwrap().sessions.per_caller_max, 7);
+        assert!(of(Http { sessions_max: Some(0), ..Http::default() }).is_err());
+        assert!(of(Http { session_idle_ms: Some(0), ..Http::default() }).is_err());
+        assert!(of(Http { body_timeout_ms: Some(0), ..Http::default() }).is_err());
+    }
+
+    #[test]
+    fn a_message_has_room_for_the_arguments_that_a_call_may_have() {
+        let of = |argument_bytes_max| {
+            let mut config = Config::default();
+            config.proxy.argument_bytes_max = argument_bytes_max;
+            limits(&config).unwrap()
+        };
+        assert_eq!(of(None).body_bytes_max, BODY_BYTES_MAX);
+        assert_eq!(of(Some(10)).body_bytes_max, BODY_BYTES_MAX);
+        let large = of(Some(100 << 20));
+        assert!(large.body_bytes_max > 100 << 20);
+        assert!(large.body_bytes_budget >= large.body_bytes_max);
     }
 }

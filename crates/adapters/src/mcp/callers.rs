@@ -38,7 +38,7 @@ impl fmt::Debug for CallerSettings {
 /// A connection for each caller.
 pub(super) struct CallerLinks {
     settings: CallerSettings,
-    links: tokio::sync::Mutex<HashMap<String, (Instant, Arc<Link>)>>,
+    links: tokio::sync::Mutex<HashMap<Caller, (Instant, Arc<Link>)>>,
 }
 
 impl CallerLinks {
@@ -62,7 +62,7 @@ impl CallerLinks {
             None => Vec::new(),
         };
         let mut links = self.links.lock().await;
-        if let Some((used, link)) = links.get_mut(caller.name()) {
+        if let Some((used, link)) = links.get_mut(caller) {
             *used = Instant::now();
             return Ok(Arc::clone(link));
         }
@@ -72,17 +72,17 @@ impl CallerLinks {
             let idle = links
                 .iter()
                 .filter(|(_, (_, link))| Arc::strong_count(link) == 1 && !link.is_subscribed());
-            let longest = idle.min_by_key(|(_, (used, _))| *used).map(|(name, _)| name.clone());
-            let name = longest.ok_or_else(|| {
+            let longest = idle.min_by_key(|(_, (used, _))| *used).map(|(caller, _)| caller.clone());
+            let longest = longest.ok_or_else(|| {
                 ExecutionError::adapter(
                     Effect::NotStarted,
                     format!("{CALLERS_MAX} callers use the server at this moment"),
                 )
             })?;
-            put_away = links.remove(&name);
+            put_away = links.remove(&longest);
         }
         let link = Arc::new(template.of_caller(caller.name(), credentials));
-        links.insert(caller.name().to_owned(), (Instant::now(), Arc::clone(&link)));
+        links.insert(caller.clone(), (Instant::now(), Arc::clone(&link)));
         drop(links);
         if let Some((_, old)) = put_away {
             old.close().await;

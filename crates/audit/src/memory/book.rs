@@ -264,8 +264,8 @@ impl MemoryState {
             }
         }
         self.rates.extend(batch.rates.iter().map(|(name, tat_ms)| (name.clone(), *tat_ms)));
-        if let Some(newest) = batch.budgets.values().map(|row| row.day.as_str()).max() {
-            self.budgets.retain(|_, row| row.day.as_str() >= newest);
+        if let Some(before) = &batch.budgets_before {
+            self.budgets.retain(|_, row| row.day >= *before);
         }
         self.budgets.extend(batch.budgets.clone());
         for (id, approval) in &batch.approvals {

@@ -2,6 +2,7 @@
 //!
 //! Doc: records.md#verification
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 use super::event_fields::{EventFields, Read};
@@ -17,7 +18,11 @@ struct Newest {
 
 /// Orders as far as their events were read. The events of one subject may be in several logs.
 #[derive(Debug, Default)]
-pub(super) struct Orders(BTreeMap<String, Newest>);
+pub(super) struct Orders {
+    newest: BTreeMap<String, Newest>,
+    /// Subjects with two events of one revision: one decision was put back and decided again.
+    doubled: Vec<(String, String, u64)>,
+}
 
 impl Orders {
     /// Registers the order that an event names.
@@ -27,23 +32,34 @@ impl Orders {
         };
         let revision = fields.facts.as_ref().and_then(|facts| facts.get(REVISION)?.as_u64());
         let revision = revision.unwrap_or_default();
-        if self.0.get(name).is_none_or(|known| known.revision < revision) {
-            let newest = Newest { revision, writer: read.writer.clone(), seq: read.seq };
-            self.0.insert(name.to_owned(), newest);
+        match self.newest.get(name).map(|known| known.revision.cmp(&revision)) {
+            Some(Ordering::Greater) => (),
+            Some(Ordering::Equal) => {
+                self.doubled.push((name.to_owned(), read.writer.clone(), read.seq));
+            }
+            Some(Ordering::Less) | None => {
+                let newest = Newest { revision, writer: read.writer.clone(), seq: read.seq };
+                self.newest.insert(name.to_owned(), newest);
+            }
         }
     }
 
     /// Whether an event accounts for a stored order, and no event that was read names a newer one.
     pub(super) fn accounts_for(&mut self, raw: &RawOrder) -> bool {
-        let newest = self.0.remove(&raw.order_name().to_string());
+        let newest = self.newest.remove(&raw.order_name().to_string());
         // An order that is newer than the events that were read has its own event.
         raw.accounted()
             .is_some_and(|order| newest.is_none_or(|newest| newest.revision <= order.revision))
     }
 
+    /// Returns the names of orders with two decisions of the same revision, and the places of the second.
+    pub(super) fn doubled(&mut self) -> Vec<(String, String, u64)> {
+        std::mem::take(&mut self.doubled)
+    }
+
     /// Returns the names of orders that are not stored, and the places of their newest events.
     pub(super) fn missing(&mut self) -> Vec<(String, String, u64)> {
-        let missing = std::mem::take(&mut self.0).into_iter();
+        let missing = std::mem::take(&mut self.newest).into_iter();
         missing.map(|(name, newest)| (name, newest.writer, newest.seq)).collect()
     }
 }

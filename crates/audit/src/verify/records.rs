@@ -463,10 +463,19 @@ impl<'e> Records<'e> {
 
     /// Checks a budget. `known`: whether the event of its last change is among the read events.
     pub(super) fn budget(&mut self, raw: &RawBudget, known: bool) {
-        if !self.budgets.accounts_for(raw, known) && !self.expected.lacks_events() {
+        let pruned = self.expected.pruned_day();
+        if !self.budgets.accounts_for(raw, known, pruned.as_deref())
+            && !self.expected.lacks_events()
+        {
             let message = format!("the use of budget {} is not that of its events", raw.key);
             self.problems.add("budget-changed", "", None, message);
         }
+    }
+
+    /// Registers a budget whose last change no log contains.
+    pub(super) fn unknown_budget(&mut self, key: &str) {
+        let message = format!("the last change of budget {key} is in no log");
+        self.problems.add("budget-changed", "", None, message);
     }
 
     fn is_lacking(&self, at: Option<&AuditPlace>) -> bool {
@@ -555,11 +564,16 @@ impl<'e> Records<'e> {
             let message = format!("approval {id} is missing");
             self.problems.add("approval-missing", &writer, seq, message);
         }
+        for (name, writer, seq) in self.orders.doubled() {
+            let message = format!("order {name} was put back to an earlier decision");
+            self.problems.add("order-changed", &writer, seq, message);
+        }
         for (name, writer, seq) in self.orders.missing() {
             let message = format!("order {name} is missing");
             self.problems.add("order-missing", &writer, seq, message);
         }
-        for key in self.budgets.missing() {
+        let pruned = self.expected.pruned_day();
+        for key in self.budgets.missing(pruned.as_deref()) {
             // Pruned events may have given everything back.
             if !self.expected.lacks_events() {
                 let message = format!("budget {key} is missing");

@@ -15,6 +15,7 @@ use super::report::Problems;
 use crate::backend::disk_space::Dropped;
 use crate::backend::merkle::{Frontier, Hash};
 use crate::backend::pruning::Remaining;
+use crate::charges::{DAY_MS, day_of};
 use crate::checkpoint::{Checkpoint, NamedHead};
 use crate::note;
 use crate::reads::{MILESTONES, WriterHead};
@@ -53,6 +54,8 @@ enum Pruned {
     Logs(Option<String>),
     Calls(Option<String>),
     Dropped(Dropped),
+    /// All events before this time that account for no remaining record.
+    Before(Option<String>),
     /// Events of this log, with the remaining events; and whether the pruning was adopted from an
     /// earlier version.
     Events(String, Remaining, bool),
@@ -91,6 +94,8 @@ pub(super) struct Expectations {
     /// The times before which receipts and agent logs were pruned.
     pub(super) receipts_before: Option<String>,
     pub(super) logs_before: Option<String>,
+    /// The time before which events were pruned.
+    events_before: Option<String>,
     /// The time before which asynchronous calls with a result were pruned.
     pub(super) calls_before: Option<String>,
     /// The places up to which agent logs were removed to free space, by writer: all of them, and
@@ -131,6 +136,13 @@ impl Expectations {
     /// Whether an earlier version has removed events, regardless of the records they accounted for.
     pub(super) fn lacks_events(&self) -> bool {
         !(self.adopted.is_empty() && self.bases.is_empty())
+    }
+
+    /// Returns the last day of which events may be pruned, as in `2026-01-31`. The day after the
+    /// pruning counts too, because the clocks of the store and of a gateway may differ.
+    pub(super) fn pruned_day(&self) -> Option<String> {
+        let before: jiff::Timestamp = self.events_before.as_ref()?.parse().ok()?;
+        Some(day_of(before.as_millisecond().saturating_add(DAY_MS)).0)
     }
 
     /// Returns the places up to which this was done, by writer.
@@ -296,6 +308,7 @@ impl LogFindings {
                 // The removals of earlier versions were adopted.
                 prunes.push(Pruned::Receipts(text("receiptsBefore")));
                 prunes.push(Pruned::Logs(text("logsBefore")));
+                prunes.push(Pruned::Before(text("before")));
                 let key = fact(facts, "signingKey").map(note::PublicKey::parse);
                 if let Some(Ok(key)) = key {
                     self.keys.entry(of.clone()).or_insert(key);
@@ -421,6 +434,9 @@ impl LogFindings {
                 }
                 Pruned::Logs(before) => {
                     learnt.logs_before = before.max(learnt.logs_before.take());
+                }
+                Pruned::Before(before) => {
+                    learnt.events_before = before.max(learnt.events_before.take());
                 }
                 Pruned::Dropped(Dropped { writer, until, refusals }) => {
                     let dropped = match refusals {

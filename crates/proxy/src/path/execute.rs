@@ -212,10 +212,20 @@ async fn suspend(
         return Ok(());
     }
     claimed.found.entered.slot = None;
+    let (tool, caller) = (&claimed.found.tool, &claimed.found.entered.trail.caller);
+    let server = match tool.adapter() {
+        AdapterId::Mcp(server) => Some(server.as_str()),
+        _ => None,
+    };
+    // The loop of the call sees the same stop afterwards.
+    let mut stop_watch = state.stops.watch();
+    let stopped = stop_watch
+        .stopped(|target| stops::concerns(target, caller.name(), Some(tool.id().as_str()), server));
     let answer = tokio::select! {
         answer = conversation.ask(question.request.clone()) => answer.ok(),
         () = tokio::time::sleep(parts.limits.input_patience) => None,
         () = conversation.cancelled() => None,
+        () = stopped => None,
         () = state.ending.cancelled() => None,
     };
     let slot = Arc::clone(&state.slots).acquire_owned();

@@ -105,6 +105,12 @@ pub(super) async fn send(
     let stopped = stop_watch
         .stopped(|target| stops::concerns(target, name.name(), None, Some(server.as_str())));
     tokio::pin!(stopped);
+    // A pause may have come into force since the request took its world.
+    let world = state.parts.worlds.now();
+    let pauses = world.policy.pauses();
+    if pauses.has_server(upstream.name()) || pauses.has_caller(caller.name()) {
+        return Err(UpstreamError::Cancelled);
+    }
     let asking = async move { upstream.request_within(ask, &caller, within.as_ref(), own).await };
     let mut task = state.tasks.spawn(asking);
     let timer = tokio::time::sleep_until(allowance.until());

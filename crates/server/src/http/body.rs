@@ -18,7 +18,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use toolbooth_contracts::ErrorCode;
 
 use super::connections::{Activity, InProgress};
-use super::{BODY_BYTES_MAX, Limits, Problem, ProblemCode};
+use super::{Limits, Problem, ProblemCode};
 use crate::error::BodyError;
 
 /// The time after which a client may retry when the budget is used up, in milliseconds.
@@ -84,7 +84,7 @@ impl Drop for Lease {
 impl BodyError {
     fn problem(&self) -> Problem {
         let code = match self {
-            Self::TooLarge => ProblemCode::TOO_LARGE,
+            Self::TooLarge { .. } => ProblemCode::TOO_LARGE,
             Self::OverBudget => ErrorCode::Overloaded.into(),
             Self::Timeout => ProblemCode::REQUEST_TIMEOUT,
             Self::Malformed(_) => ProblemCode::INVALID_REQUEST,
@@ -100,6 +100,7 @@ pub(super) struct LimitedBody {
     activity: Arc<Activity>,
     lease: Arc<Lease>,
     read: usize,
+    most: usize,
     deadline: Instant,
     /// Created at the first wait.
     timer: Option<Pin<Box<Sleep>>>,
@@ -114,14 +115,15 @@ impl LimitedBody {
         limits: &Limits,
     ) -> Self {
         let deadline = Instant::now() + limits.body_timeout;
-        Self { incoming, activity, lease, read: 0, deadline, timer: None, ended: false }
+        let most = limits.body_bytes_max;
+        Self { incoming, activity, lease, read: 0, most, deadline, timer: None, ended: false }
     }
 
     fn count(&mut self, frame: &Frame<Bytes>) -> Result<(), BodyError> {
         let bytes = frame.data_ref().map_or(0, Bytes::len);
         self.read = self.read.saturating_add(bytes);
-        if self.read > BODY_BYTES_MAX {
-            return Err(BodyError::TooLarge);
+        if self.read > self.most {
+            return Err(BodyError::TooLarge { most: self.most });
         }
         if self.lease.take(bytes) { Ok(()) } else { Err(BodyError::OverBudget) }
     }
@@ -139,7 +141,10 @@ impl HttpBody for LimitedBody {
         if this.ended {
             return Poll::Ready(None);
         }
+        // A body that declares too many bytes is not read at all.
+        let declared = usize::try_from(this.incoming.size_hint().lower()).unwrap_or(usize::MAX);
         let failed = match Pin::new(&mut this.incoming).poll_frame(context) {
+            _ if this.read == 0 && declared > this.most => BodyError::TooLarge { most: this.most },
             Poll::Ready(Some(Ok(frame))) => match this.count(&frame) {
                 Ok(()) => return Poll::Ready(Some(Ok(frame))),
                 Err(error) => error,
@@ -219,10 +224,6 @@ pub(crate) async fn read_json(headers: &HeaderMap, body: Body) -> Result<Bytes, 
 }
 
 async fn read(mut body: Body) -> Result<Bytes, Box<Problem>> {
-    let hint = body.size_hint();
-    if hint.lower() > u64::try_from(BODY_BYTES_MAX).unwrap_or(u64::MAX) {
-        return Err(Box::new(BodyError::TooLarge.problem()));
-    }
     // A single piece is returned without a copy. Several are copied into one buffer, so that many
     // tiny pieces take little more memory than the bytes that were counted.
     let mut first = Bytes::new();

@@ -8,7 +8,7 @@ use rustix::process::{Resource, getrlimit};
 
 use crate::mcp::SessionLimits;
 
-/// Bytes of one request's body.
+/// Bytes of one request's body, and of one message over stdio, unless a setting allows more.
 pub const BODY_BYTES_MAX: usize = 8 << 20;
 /// Bytes of one request's line and headers.
 pub(super) const HEAD_BYTES_MAX: usize = 32 << 10;
@@ -24,6 +24,8 @@ pub const DESCRIPTORS_RESERVED: usize = 256;
 pub struct Limits {
     /// Connections at once.
     pub connections_max: usize,
+    /// Bytes of one request's body.
+    pub body_bytes_max: usize,
     /// Time for a request's head, from its first byte.
     pub header_timeout: Duration,
     /// Time for a request's body, from the end of its head.
@@ -41,6 +43,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             connections_max: CONNECTIONS_MAX.min(connections_fitting()),
+            body_bytes_max: BODY_BYTES_MAX,
             header_timeout: Duration::from_secs(10),
             body_timeout: Duration::from_secs(30),
             write_timeout: Duration::from_secs(30),

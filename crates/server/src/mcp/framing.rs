@@ -36,12 +36,12 @@ impl Overlong for Beginning {
     }
 }
 
-/// The messages of a client, each of at most [`BODY_BYTES_MAX`] bytes.
+/// The messages of a client, each within a limit.
 pub(super) struct Messages<R>(Lines<R, Beginning>);
 
 impl<R: AsyncBufRead + Unpin> Messages<R> {
-    pub(super) fn new(input: R) -> Self {
-        Self(Lines::new(input, BODY_BYTES_MAX))
+    pub(super) fn new(input: R, most: usize) -> Self {
+        Self(Lines::new(input, most))
     }
 
     /// Reads the next message.
@@ -73,7 +73,7 @@ mod tests {
         let mut text = br#"{"jsonrpc":"2.0","id":7,"x":""#.to_vec();
         text.resize(BODY_BYTES_MAX * 2, b'x');
         text.extend_from_slice(b"\n\n  \r\nnext\nlast");
-        let mut messages = Messages::new(&text[..]);
+        let mut messages = Messages::new(&text[..], BODY_BYTES_MAX);
         let id = Id::of(&serde_json::json!(7));
         assert_eq!(messages.next().await.unwrap(), Read::TooLong(id));
         assert_eq!(messages.next().await.unwrap(), Read::Message(b"next".to_vec()));

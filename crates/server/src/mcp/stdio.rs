@@ -57,7 +57,7 @@ pub async fn serve_stdio(
 /// # Errors
 /// [`ServeError::Input`], if the input or the output fails.
 pub async fn refuse_stdio(message: &str) -> Result<(), ServeError> {
-    let mut messages = Messages::new(BufReader::new(tokio::io::stdin()));
+    let mut messages = Messages::new(BufReader::new(tokio::io::stdin()), BODY_BYTES_MAX);
     let mut output = tokio::io::stdout();
     let error = RpcError::new(code::SERVER_ERROR, message);
     loop {
@@ -122,7 +122,8 @@ impl Pipe {
     /// Reads messages until the input ends.
     async fn read(&self, input: impl AsyncBufRead + Unpin) -> std::io::Result<()> {
         let mut session = None;
-        let mut messages = Messages::new(input);
+        let most = self.door.gateway.message_bytes_max;
+        let mut messages = Messages::new(input, most);
         loop {
             // A closed output ends the loop, because a client that does not read answers gets none.
             let read = tokio::select! {
@@ -132,7 +133,7 @@ impl Pipe {
             match read {
                 Read::End => return Ok(()),
                 Read::TooLong(id) => {
-                    let message = format!("a message has at most {BODY_BYTES_MAX} bytes");
+                    let message = format!("a message has at most {most} bytes");
                     let error = RpcError::new(code::INVALID_REQUEST, message);
                     self.write(codec::error_answer(id.as_ref(), &error)).await;
                 }

@@ -216,8 +216,7 @@ impl Session {
             let times: Vec<i64> = batch.rates.values().copied().collect();
             writes.push((&s.put_rates, given![tools, callers, times]));
         }
-        if let Some(newest) = batch.budgets.values().map(|row| row.day.as_str()).max() {
-            writes.push((&s.end_budgets, given![newest]));
+        if !batch.budgets.is_empty() {
             writes.push((&s.put_budgets, budget_columns(&batch.budgets)));
         }
         if !batch.approvals.is_empty() {
@@ -270,6 +269,10 @@ impl Session {
         }
         if batch.upkeep.stopped {
             writes.push((&s.stop, given![own()]));
+        }
+        // The last statement, because it waits for no lock and its rows are of no use any more.
+        if let Some(before) = batch.budgets_before.as_deref() {
+            writes.push((&s.end_budgets, given![before]));
         }
         let sent = AtomicBool::new(true);
         let commit = async {

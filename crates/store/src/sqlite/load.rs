@@ -58,7 +58,7 @@ impl Transaction<'_> {
             set.load_call(name, call);
         }
         if needs.orders {
-            set.load_orders(&orders(self.connection).map_err(failed)?);
+            set.load_orders(&orders(self.connection, None, -1).map_err(failed)?);
         }
         if needs.waiting {
             let sql = "SELECT count(*) FROM queue WHERE state = 'queued'";

@@ -6,6 +6,7 @@ use rusqlite::{Connection, OptionalExtension};
 use toolbooth_audit::LedgerError;
 use toolbooth_audit::charges::BudgetRow;
 use toolbooth_audit::orders::RawOrder;
+use toolbooth_contracts::order::OrderName;
 
 use super::compact::{Compact, Shown};
 use super::schema::SEQ_BITS;
@@ -29,17 +30,23 @@ pub(super) fn keys(
     found.map(|key| Ok(key.map_err(unavailable)?.0)).collect()
 }
 
-/// Returns all orders of operators, each with the event that it names.
-pub(super) fn orders(connection: &Connection) -> rusqlite::Result<Vec<RawOrder>> {
+/// Returns the orders of operators after a name, each with the event that it names.
+pub(super) fn orders(
+    connection: &Connection,
+    after: Option<&OrderName>,
+    limit: i64,
+) -> rusqlite::Result<Vec<RawOrder>> {
     let sql = "SELECT o.kind, o.name, o.body,
                    (SELECT e.body FROM events e WHERE e.place = (
                         SELECT w.no << ?1 | (o.body ->> '$.auditSeq.seq') FROM writers w
                         WHERE json_valid(o.body) AND w.writer = o.body ->> '$.auditSeq.writer')),
                    o.used
-               FROM orders o ORDER BY o.kind, o.name";
+               FROM orders o WHERE ?2 IS NULL OR (o.kind, o.name) > (?2, ?3)
+               ORDER BY o.kind, o.name LIMIT ?4";
     let mut statement = connection.prepare_cached(sql)?;
+    let (kind, name) = after.map(|name| (name.kind.as_str(), name.name.as_str())).unzip();
     let text = |row: &rusqlite::Row<'_>, at: usize| row.get::<_, Shown>(at).map(|text| text.0);
-    let found = statement.query_map([SEQ_BITS], |row| {
+    let found = statement.query_map((SEQ_BITS, kind, name, limit), |row| {
         let event: Option<Vec<u8>> = row.get(3)?;
         // An event that cannot be unpacked accounts for nothing.
         let event = event.and_then(|body| packing::unpack(&body).ok());

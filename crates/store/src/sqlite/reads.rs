@@ -718,12 +718,20 @@ impl LedgerReads for SqliteReads {
         limit: usize,
     ) -> Result<Vec<RawOrder>, LedgerError> {
         self.run(move |reader| {
-            let mut found = orders(&reader.database).map_err(unavailable)?;
-            // A name with invalid text is compared in the form in which it is shown.
-            found.sort_by_key(RawOrder::order_name);
-            found.retain(|raw| after.as_ref().is_none_or(|after| raw.order_name() > *after));
-            found.truncate(limit);
-            Ok(found)
+            let mut most = limit;
+            loop {
+                let mut found =
+                    orders(&reader.database, after.as_ref(), limited(most)).map_err(unavailable)?;
+                // A page does not end with a name whose text is invalid, because the next page
+                // starts after the name as it is shown.
+                let ends_invalid = found.last().is_some_and(|raw| raw.name.contains('\u{fffd}'));
+                if ends_invalid && found.len() == most {
+                    most = most.saturating_mul(2);
+                    continue;
+                }
+                found.retain(|raw| after.as_ref().is_none_or(|after| raw.order_name() > *after));
+                return Ok(found);
+            }
         })
         .await
     }

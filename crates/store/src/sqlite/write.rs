@@ -62,6 +62,9 @@ impl Transaction<'_> {
                 (tool, caller, tat_ms),
             )?;
         }
+        if let Some(before) = &batch.budgets_before {
+            self.execute("DELETE FROM budgets WHERE day < ?1", [before])?;
+        }
         self.put_budgets(&batch.budgets)?;
         batch.approvals.values().try_for_each(|approval| self.put_approval(approval))?;
         batch.orders.iter().try_for_each(|(name, order)| self.put_order(name, order))?;
@@ -196,12 +199,8 @@ impl Transaction<'_> {
         .map(drop)
     }
 
-    /// Writes the used budgets, and removes those of earlier days.
+    /// Writes the used budgets.
     fn put_budgets(&self, budgets: &BTreeMap<String, BudgetRow>) -> Result<(), Failure> {
-        let Some(newest) = budgets.values().map(|row| row.day.as_str()).max() else {
-            return Ok(());
-        };
-        self.execute("DELETE FROM budgets WHERE day < ?1", [newest])?;
         for (key, row) in budgets {
             self.execute(
                 "INSERT INTO budgets (key, day, units, changed_by) VALUES (?1, ?2, ?3, ?4)

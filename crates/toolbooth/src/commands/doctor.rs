@@ -105,14 +105,16 @@ fn of_failure(name: &str, failure: &Failure) -> Check {
 /// Checks the HTTP door: its limits, and the callers that it admits.
 fn http(loaded: &Loaded, checks: &mut Vec<Check>) {
     let http = &loaded.config.http;
-    match door::limits(http) {
+    match door::limits(&loaded.config) {
         Ok(limits) => {
             let told = format!("up to {} connections", limits.connections_max);
             checks.push(ok("http limits", told));
         }
         Err(failure) => checks.push(of_failure("http limits", &failure)),
     }
-    checks.push(match http.loopback {
+    // Behind a proxy, no connection is proven to be the same user's.
+    let loopback = if http.behind_proxy { Loopback::None } else { http.loopback };
+    checks.push(match loopback {
         Loopback::Any => bad(
             "http callers",
             "warning",

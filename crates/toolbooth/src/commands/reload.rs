@@ -57,8 +57,11 @@ async fn reload_policy(runtime: &Runtime) {
 /// Returns the settings that are not reloaded, for comparison.
 fn rest(config: &Config) -> String {
     let mut rest = config.clone();
-    let secrets: Vec<_> =
-        rest.callers.iter().map(|(name, set)| (name.clone(), set.secrets.clone())).collect();
+    // The callers of a set with secrets are those of the start.
+    let with_secrets = rest.callers.iter().filter(|(_, set)| !set.secrets.is_empty());
+    let secrets: Vec<_> = with_secrets
+        .map(|(name, set)| (name.clone(), set.matches.clone(), set.secrets.clone()))
+        .collect();
     (rest.flags, rest.policy, rest.budgets) = Default::default();
     rest.callers.clear();
     rest.trust.approval.clear();
@@ -94,16 +97,18 @@ pub(super) async fn watch_files(runtime: &Runtime) {
     let trusted = trusted.as_ref().map(TrustFile::path);
     // The first check treats all files as new, because they can have changed since they were read at start.
     let mut known: ([Stamp; 2], [Stamp; 2]) = ([None, None], [None, None]);
-    let mut configuration = (None, None);
+    // The configuration is read once it has been the same for two looks, so that no half of it is read.
+    let (mut seen, mut applied) = ((None, None), (None, None));
     loop {
         tokio::time::sleep(WATCH_EVERY).await;
         // The content of the registry file is used once it is trusted.
         let now = ([stamp(&registry), trusted.and_then(stamp)], [stamp(&lock), stamp(&pins)]);
         let own = (loaded.file.as_deref().and_then(stamp), now.0[1]);
-        if own != configuration {
-            configuration = own;
+        if own == seen && own != applied {
+            applied = own;
             reload_policy(runtime).await;
         }
+        seen = own;
         if now.0 != known.0 {
             reload_registry(runtime).await;
         }

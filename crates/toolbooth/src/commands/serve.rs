@@ -80,7 +80,7 @@ pub(super) async fn serve(loaded: Trusted, listen: Option<String>) -> Result<boo
             .hint("give an address and a port, such as 127.0.0.1:7717; port 0 picks a free one")
     })?;
     let names = door::names(&loaded.config.http, address)?;
-    let limits = door::limits(&loaded.config.http)?;
+    let limits = door::limits(&loaded.config)?;
     let loopback = match names.is_behind_proxy() {
         true => Loopback::None,
         false => loaded.config.http.loopback,
@@ -236,7 +236,6 @@ async fn begin(runtime: &Runtime) {
             json!({ "policyVersion": world.policy().version() }),
         )
         .await;
-    refresh_orders(&runtime.proxy).await;
     runtime.note_replaced(&runtime.offline.replaced).await;
     runtime.offline.catalogue.want_states().await;
     let catalogue = Arc::clone(&runtime.offline.catalogue);
@@ -307,10 +306,10 @@ async fn maintain(runtime: Arc<Runtime>) {
     tokio::join!(renewing, freshening, others);
 }
 
-/// Reads the keys again. Without a new reading they are refused after a while.
+/// Reads the orders of operators again. Keys are refused once the last reading is too old.
 async fn refresh_orders(proxy: &ToolProxy) {
     if let Err(error) = proxy.refresh_orders().await {
-        tracing::warn!(%error, "the keys cannot be read");
+        tracing::warn!(%error, "the orders of operators cannot be read");
     }
 }
 

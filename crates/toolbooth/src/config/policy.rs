@@ -57,7 +57,7 @@ pub(crate) struct Caller {
     pub(crate) deny: Vec<ToolPattern>,
     /// Permissions they have.
     pub(crate) grants: Vec<String>,
-    /// Whether they are operators, who read all records and decide.
+    /// Whether they are operators, who read the receipts and agent logs of all callers over HTTP.
     pub(crate) operate: bool,
     /// The cost that each of them may have in a day; absent = `[budgets]`.
     pub(crate) budget: Option<Budgets>,

@@ -106,7 +106,18 @@ impl Trusted {
 
     /// Reads the configuration again, for its policy. Fails if the policy is not as it was trusted.
     pub(crate) fn read_again(&self) -> Result<Loaded, Failure> {
+        let gone = |what: &str| {
+            Failure::configuration(format!("the configuration {what}"))
+                .at(self.file.display().to_string())
+        };
+        // Without its file the gateway would have the embedded default, which allows more.
+        if self.loaded.file.is_some() && !self.file.is_file() {
+            return Err(gone("is not there any more"));
+        }
         let now = crate::config::load_at(&self.file, Some(&self.loaded.data))?;
+        if now.text.trim().is_empty() && !self.loaded.text.trim().is_empty() {
+            return Err(gone("is empty"));
+        }
         if self.is_named {
             return Ok(now);
         }

@@ -9,7 +9,7 @@ use toolbooth_contracts::receipt::Receipt;
 
 use super::{place, plain};
 use crate::backend::working::{ApprovalName, Changes, Needs, WorkingSet};
-use crate::charges::{BudgetRow, Taken, day_of};
+use crate::charges::{BudgetRow, DAY_MS, Taken, day_of};
 use crate::claim;
 use crate::digest::of_record;
 use crate::ledger::{ClaimRequest, Claimed, LedgerError};
@@ -123,6 +123,10 @@ pub(super) fn charge(
         }
     }
     changes.rates.extend(rates);
+    if !budgets.is_empty() {
+        // By the clock and not by a row, so that a row of a wrong day removes no other.
+        changes.budgets_before = Some(day_of(now_ms.saturating_sub(DAY_MS)).0);
+    }
     changes.budgets.extend(budgets);
     Ok(Ok(taken))
 }

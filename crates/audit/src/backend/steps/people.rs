@@ -14,7 +14,7 @@ use crate::backend::working::{Changes, Needs, WorkingSet};
 use crate::claim::{self, ClaimEvent, Transition};
 use crate::digest::of_record;
 use crate::ledger::{LedgerError, Resolution};
-use crate::orders::{ORDER, ORDER_DIGEST, ORDERS_MAX, OrderRequest, Ordered, REVISION};
+use crate::orders::{ORDER, ORDER_DIGEST, ORDERS_MAX, OrderRequest, Ordered, PAUSES_MAX, REVISION};
 
 impl Step for Resolution {
     type Answer = Arc<Receipt>;
@@ -91,7 +91,9 @@ impl Step for OrderRequest {
             Ok(subject) => subject,
             Err(ordered) => return Ok((*ordered, changes)),
         };
-        if before.is_none() && set.order_count()? >= ORDERS_MAX {
+        // Keys do not use up the places of pauses.
+        let most = if name.kind == "key" { ORDERS_MAX } else { PAUSES_MAX };
+        if before.is_none() && set.order_count(&name.kind)? >= most {
             return Ok((Ordered::Full, changes));
         }
         set.disk_space().check()?;

@@ -41,6 +41,8 @@ pub struct Batch {
     pub rates: BTreeMap<RateName, i64>,
     /// Approvals by their ids.
     pub approvals: BTreeMap<String, Approval>,
+    /// Budgets of days before this one can be removed.
+    pub budgets_before: Option<String>,
     /// Budgets by their names.
     pub budgets: BTreeMap<String, BudgetRow>,
     /// Orders of operators.
@@ -127,6 +129,7 @@ impl WorkingSet {
             self.rates.insert(name.clone(), Some(tat_ms));
             batch.rates.insert(name, tat_ms);
         }
+        batch.budgets_before = changes.budgets_before.or(batch.budgets_before.take());
         for (key, row) in changes.budgets {
             self.budgets.insert(key.clone(), Some(row.clone()));
             batch.budgets.insert(key, row);

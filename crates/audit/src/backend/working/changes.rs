@@ -106,6 +106,8 @@ pub struct Changes {
     pub events: Vec<NewEvent>,
     /// Asynchronous calls, new or changed.
     pub calls: Vec<QueuedCall>,
+    /// Budgets of days before this one can be removed.
+    pub budgets_before: Option<String>,
     /// Budgets, with their new use.
     pub budgets: Vec<(String, BudgetRow)>,
     /// Dispatched claims.

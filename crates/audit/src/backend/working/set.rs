@@ -255,12 +255,13 @@ impl WorkingSet {
         }
     }
 
-    /// Returns the number of stored orders.
+    /// Returns the number of stored orders of a kind.
     ///
     /// # Errors
     /// As [`WorkingSet::held`].
-    pub fn order_count(&self) -> Result<usize, LedgerError> {
-        self.orders.as_ref().map(BTreeMap::len).ok_or_else(|| unread("how many orders there are"))
+    pub fn order_count(&self, kind: &str) -> Result<usize, LedgerError> {
+        let orders = self.orders.as_ref().ok_or_else(|| unread("how many orders there are"))?;
+        Ok(orders.keys().filter(|name| name.kind == kind).count())
     }
 
     /// Returns the number of waiting asynchronous calls.
