@@ -83,3 +83,23 @@ async fn keys_that_were_not_read_for_too_long_are_refused() {
     proxy.refresh_orders().await.unwrap();
     assert!(proxy.key_holder(&digest).is_ok());
 }
+
+#[tokio::test]
+async fn an_ended_key_is_not_that_of_a_new_one_with_its_name() {
+    let clock = Arc::new(TestClock(AtomicU64::new(0)));
+    let proxy = proxy(&clock);
+    let create = |key: &str| OrderChange::CreateKey {
+        name: "ci".into(),
+        digest: secret_digest(key),
+        groups: Vec::new(),
+        expires_at: None,
+    };
+    proxy.order(&operator(), create("tbk_1")).await.unwrap();
+    let old = proxy.key_holder(&secret_digest("tbk_1")).unwrap();
+    assert_eq!(proxy.check_identity(&old), Ok(()));
+    proxy.order(&operator(), OrderChange::RevokeKey { name: "ci".into() }).await.unwrap();
+    proxy.order(&operator(), create("tbk_2")).await.unwrap();
+    let new = proxy.key_holder(&secret_digest("tbk_2")).unwrap();
+    assert_eq!(proxy.check_identity(&new), Ok(()));
+    assert_eq!(proxy.check_identity(&old), Err(KeyRefusal::Unknown));
+}

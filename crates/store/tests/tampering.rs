@@ -9,6 +9,7 @@ use rusqlite::Connection;
 use rusqlite::types::Value;
 use toolbooth_audit::Ledger;
 use toolbooth_audit::conformance::{every_kind_of_row, moment};
+use toolbooth_audit::orders::{OrderChange, OrderRequest, Ordered};
 use toolbooth_audit::reads::{EventFilter, LedgerReads, LogFilter, ReceiptFilter};
 use toolbooth_audit::verify::{self, TrustAnchors};
 use toolbooth_contracts::event::{AuditEventKind, EventBody};
@@ -436,5 +437,39 @@ async fn a_budget_is_not_hidden_behind_a_change_that_no_log_contains() {
     let reads = SqliteReads::open(&database).unwrap();
     let report = verify::store(&reads, TrustAnchors::default()).await.unwrap();
     let found = |problem: &verify::Problem| problem.kind == "budget-changed";
+    assert!(report.problems.iter().any(found), "{report:?}");
+}
+
+#[tokio::test]
+async fn a_decision_that_was_put_back_and_decided_again_is_found() {
+    let folder = tempfile::tempdir().unwrap();
+    let ledger = sqlite::open(folder.path(), "one", SqliteOptions::default(), &moment(0)).unwrap();
+    let decide = async |change: OrderChange, at: i64| {
+        let request = OrderRequest { change, by: "operator".to_owned(), at: moment(at) };
+        assert!(matches!(ledger.order(request).await.unwrap(), Ordered::Done(_)));
+    };
+    let create = OrderChange::CreateKey {
+        name: "ci".to_owned(),
+        digest: "d".to_owned(),
+        groups: Vec::new(),
+        expires_at: None,
+    };
+    let revoke = || OrderChange::RevokeKey { name: "ci".to_owned() };
+    decide(create, 1).await;
+    let database = folder.path().join(DATABASE);
+    let connection = Connection::open(&database).unwrap();
+    connection.execute_batch("CREATE TEMP TABLE before AS SELECT * FROM orders").unwrap();
+    decide(revoke(), 2).await;
+    connection
+        .execute_batch("DELETE FROM orders; INSERT INTO orders SELECT * FROM before")
+        .unwrap();
+    ledger.close(moment(3)).await.unwrap();
+    let ledger = sqlite::open(folder.path(), "two", SqliteOptions::default(), &moment(4)).unwrap();
+    let request = OrderRequest { change: revoke(), by: "operator".to_owned(), at: moment(5) };
+    assert!(matches!(ledger.order(request).await.unwrap(), Ordered::Done(_)));
+    ledger.close(moment(6)).await.unwrap();
+    let reads = SqliteReads::open(&database).unwrap();
+    let report = verify::store(&reads, TrustAnchors::default()).await.unwrap();
+    let found = |problem: &verify::Problem| problem.kind == "order-changed";
     assert!(report.problems.iter().any(found), "{report:?}");
 }
