@@ -3,12 +3,11 @@
 //!
 //! Path: 1, 3. Doc: records.md#orders
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use toolbooth_audit::digest::sha256_hex;
-use toolbooth_audit::reads::DamagedRow;
 use toolbooth_audit::stored_orders::StoredOrders;
 use toolbooth_audit::{LedgerError, LedgerReads};
 use toolbooth_contracts::order::{ApiKey, KeyState, OrderName, OrderSubject, PauseTarget};
@@ -29,10 +28,12 @@ pub const ORDERS_AGE_MAX: Duration = Duration::from_secs(5);
 struct InForce {
     /// Keys by their digests, also expired and revoked ones.
     keys: HashMap<String, ApiKey>,
-    /// The revisions of all orders.
+    /// The newest known revisions of all orders.
     revisions: HashMap<OrderName, u64>,
     /// The pauses in force.
     pauses: BTreeMap<PauseTarget, PauseInForce>,
+    /// Orders that are missing, damaged or older than in an earlier reading.
+    disbelieved: BTreeSet<OrderName>,
 }
 
 /// A pause in force.
@@ -66,7 +67,6 @@ impl InForce {
     fn of(stored: StoredOrders) -> Self {
         let mut in_force = Self::default();
         for row in stored.damaged {
-            tracing::error!(%row, "an order was changed");
             // A key that no event accounts for names no one; such a pause holds.
             let target = row.row.strip_prefix("pause:").map(str::to_owned);
             if let Some(target) = target.and_then(|text| PauseTarget::try_from(text).ok()) {
@@ -91,13 +91,23 @@ impl InForce {
         in_force
     }
 
-    /// Returns an order that is older than in an earlier reading, or is missing. Such a reading is not
-    /// believed: a revoked key could be valid again in it.
-    fn put_back_from(&self, before: &Self) -> Option<OrderName> {
-        let is_older = |(name, revision): &(&OrderName, &u64)| {
-            self.revisions.get(*name).is_none_or(|now| now < *revision)
-        };
-        before.revisions.iter().find(is_older).map(|(name, _)| name.clone())
+    /// Keeps the decisions of an earlier reading that this one does not have: an order that is
+    /// missing, damaged or older is not believed, because a revoked key could be valid again. Such a
+    /// key names no one, and such a pause holds if it does in one of the readings.
+    fn keep_decisions(&mut self, before: &Self) {
+        for (name, revision) in &before.revisions {
+            if self.revisions.get(name).is_some_and(|now| now >= revision) {
+                continue;
+            }
+            if !before.disbelieved.contains(name) {
+                tracing::error!(%name, "an order was changed or put back; it is not believed");
+            }
+            self.revisions.insert(name.clone(), *revision);
+            self.keys.retain(|_, key| OrderName::key(&key.name) != *name);
+            let held = before.pauses.iter().find(|(target, _)| OrderName::pause(target) == *name);
+            self.pauses.extend(held.map(|(target, pause)| (target.clone(), *pause)));
+            self.disbelieved.insert(name.clone());
+        }
     }
 
     /// Returns the differences to an earlier reading.
@@ -133,23 +143,22 @@ impl Orders {
     ) -> Result<Changed, LedgerError> {
         // The time before the reading: decisions that were made during it may be missing.
         let began = clock.monotonic();
-        let in_force = InForce::of(StoredOrders::read(reads).await?);
+        Ok(self.take(StoredOrders::read(reads).await?, began))
+    }
+
+    /// Takes over a reading that began at a time on the monotonic clock.
+    fn take(&self, stored: StoredOrders, began: Duration) -> Changed {
+        let mut in_force = InForce::of(stored);
         let mut newest = self.newest();
         if newest.as_ref().is_some_and(|(_, before)| *before > began) {
-            return Ok(Changed { pauses: None, stops: Vec::new() });
+            return Changed { pauses: None, stops: Vec::new() };
         }
-        if let Some((before, _)) = &*newest
-            && let Some(name) = in_force.put_back_from(before)
-        {
-            return Err(LedgerError::Damaged(DamagedRow {
-                table: "orders".to_owned(),
-                row: name.to_string(),
-                reason: "it was put back to an earlier decision".to_owned(),
-            }));
+        if let Some((before, _)) = &*newest {
+            in_force.keep_decisions(before);
         }
         let changed = in_force.since(newest.as_ref().map(|(before, _)| &**before));
         *newest = Some((Arc::new(in_force), began));
-        Ok(changed)
+        changed
     }
 
     /// Returns the newest reading, unless it is too old to accept keys.
@@ -203,4 +212,81 @@ fn is_active(key: &ApiKey, clock: &dyn Clock) -> Result<(), KeyRefusal> {
 #[must_use]
 pub fn secret_digest(key: &str) -> String {
     sha256_hex(key.as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use toolbooth_audit::reads::DamagedRow;
+    use toolbooth_contracts::order::{Order, Pause};
+    use toolbooth_contracts::receipt::AuditPlace;
+
+    use super::*;
+
+    fn order(subject: OrderSubject, revision: u64) -> Order {
+        let audit_seq = AuditPlace { writer: "w".into(), seq: revision };
+        let (by, at) = ("operator".into(), "2026-01-01T00:00:00.000Z".into());
+        Order { subject, revision, by, at, audit_seq }
+    }
+
+    fn key(name: &str, revision: u64) -> Order {
+        let key = ApiKey {
+            name: name.into(),
+            digest: secret_digest(name),
+            groups: Vec::new(),
+            created_at: "2026-01-01T00:00:00.000Z".into(),
+            expires_at: None,
+            revoked_at: None,
+        };
+        order(OrderSubject::Key(key), revision)
+    }
+
+    fn pause(target: &PauseTarget, in_force: bool, revision: u64) -> Order {
+        let (target, cancels_running, reason) = (target.clone(), false, None);
+        let pause = Pause { target, in_force, cancels_running, reason };
+        order(OrderSubject::Pause(pause), revision)
+    }
+
+    fn stored(orders: Vec<Order>, damaged: &[&str]) -> StoredOrders {
+        let damaged = damaged.iter().map(|row| DamagedRow {
+            table: "orders".into(),
+            row: (*row).to_owned(),
+            reason: "no event accounts for it".into(),
+        });
+        StoredOrders { orders, damaged: damaged.collect(), ..StoredOrders::default() }
+    }
+
+    #[test]
+    fn orders_that_were_changed_do_not_hide_later_ones() {
+        let [a, b, c] = ["a", "b", "c"].map(|tool| PauseTarget::Tool(tool.to_owned()));
+        let orders = Orders::default();
+        let read = |orders: &Orders, stored, second| {
+            orders.take(stored, Duration::from_secs(second));
+            let newest = orders.newest();
+            let (in_force, _) = newest.as_ref().unwrap();
+            let paused: Vec<_> = in_force.pauses.keys().cloned().collect();
+            let mut keys: Vec<_> = in_force.keys.values().map(|key| key.name.clone()).collect();
+            keys.sort();
+            (paused, keys)
+        };
+        let before = vec![key("one", 2), key("two", 1), key("three", 1), pause(&a, true, 3)];
+        let (paused, keys) = read(&orders, stored(before.clone(), &[]), 1);
+        assert_eq!((paused, keys.len()), (vec![a.clone()], 3));
+        // One key has its earlier decision again, one is missing, the pause is damaged, and two are
+        // new: one of them damaged.
+        let now = vec![key("one", 1), key("three", 1), pause(&b, true, 1)];
+        let damaged = ["pause:tool:a", "pause:tool:c"];
+        let (paused, keys) = read(&orders, stored(now, &damaged), 2);
+        assert_eq!(paused, [a.clone(), b.clone(), c.clone()]);
+        assert_eq!(keys, ["three"]);
+        // A pause that is missing still holds, and so does one that was put back to its end.
+        let now = vec![key("three", 1), pause(&a, false, 2)];
+        let (paused, keys) = read(&orders, stored(now, &[]), 3);
+        assert_eq!(paused, [a.clone(), b.clone()]);
+        assert_eq!(keys, ["three"]);
+        // Orders are believed again once they have their newest decisions.
+        let mut now = before[..3].to_vec();
+        now.extend([pause(&b, false, 2), pause(&a, false, 4)]);
+        let (paused, keys) = read(&orders, stored(now, &[]), 4);
+        assert_eq!((paused, keys.len()), (Vec::new(), 3));
+    }
 }
