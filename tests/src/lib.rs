@@ -9,6 +9,7 @@ use std::sync::Mutex;
 use serde_json::{Value, json};
 
 pub mod child_kills;
+pub mod issuer;
 pub mod mcp;
 pub mod ports;
 pub mod postgres;
@@ -326,6 +327,35 @@ impl Gateway {
         request(&self.address, "POST", path, body, &[]).expect("an answer")
     }
 
+    /// Opens a stream of changes with a bearer token, and waits until it is acknowledged.
+    pub fn listen_as(&self, token: &str) -> TcpStream {
+        let listen =
+            json!({"jsonrpc": "2.0", "id": 1, "method": "subscriptions/listen", "params": {
+            "notifications": {"toolsListChanged": true},
+            "_meta": {"io.modelcontextprotocol/protocolVersion": "2026-07-28",
+                "io.modelcontextprotocol/clientCapabilities": {}}}})
+            .to_string();
+        let mut stream = TcpStream::connect(&self.address).expect("connects");
+        stream.set_read_timeout(Some(waiting::CEILING)).expect("is set");
+        let head = format!(
+            "POST /mcp HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer {token}\r\n\
+             Content-Type: application/json\r\nAccept: application/json, text/event-stream\r\n\
+             MCP-Protocol-Version: 2026-07-28\r\nMcp-Method: subscriptions/listen\r\n\
+             Connection: close\r\nContent-Length: {}\r\n\r\n{listen}",
+            self.address,
+            listen.len()
+        );
+        stream.write_all(head.as_bytes()).expect("is read");
+        let mut text = String::new();
+        let mut buffer = [0u8; 4_096];
+        while !text.contains("acknowledged") {
+            let read = stream.read(&mut buffer).expect("an answer in time");
+            assert!(read > 0, "the stream ended: {text}");
+            text.push_str(&String::from_utf8_lossy(buffer.get(..read).unwrap_or_default()));
+        }
+        stream
+    }
+
     /// Sends a request with a bearer token.
     pub fn ask_as(&self, token: &str, method: &str, path: &str, body: &str) -> (u16, Value) {
         let token = format!("Bearer {token}");
@@ -365,6 +395,19 @@ pub fn request(
     body: &str,
     headers: &[(&str, &str)],
 ) -> Option<(u16, Value)> {
+    let (head, body) = exchange(address, method, path, body, headers)?;
+    let status = head.split_whitespace().nth(1)?.parse().ok()?;
+    Some((status, serde_json::from_str(&body).unwrap_or(Value::String(body))))
+}
+
+/// As [`request`]; returns the head of the answer, and its body.
+pub fn exchange(
+    address: &str,
+    method: &str,
+    path: &str,
+    body: &str,
+    headers: &[(&str, &str)],
+) -> Option<(String, String)> {
     let mut stream = TcpStream::connect(address).ok()?;
     stream.set_read_timeout(Some(waiting::CEILING)).ok()?;
     let mut head = format!(
@@ -388,10 +431,9 @@ pub fn request(
     };
     let text = String::from_utf8_lossy(&answer);
     let (head, body) = text.split_once("\r\n\r\n")?;
-    let status = head.split_whitespace().nth(1)?.parse().ok()?;
     let chunked = head.to_ascii_lowercase().contains("transfer-encoding: chunked");
     let body = if chunked { unchunk(body) } else { body.to_owned() };
-    Some((status, serde_json::from_str(&body).unwrap_or(Value::String(body))))
+    Some((head.to_owned(), body))
 }
 
 fn unchunk(body: &str) -> String {

@@ -34,7 +34,7 @@ fn tools(gateway: &Gateway, token: &str) -> Vec<String> {
     tools.map(|tool| tool["toolId"].as_str().unwrap_or_default().to_owned()).collect()
 }
 
-fn events(place: &Place, kind: &str) -> Vec<Value> {
+pub(crate) fn events(place: &Place, kind: &str) -> Vec<Value> {
     let (all, _) = place.json(&["audit", "query", "--limit", "100000"]);
     let all = all["events"].as_array().expect("events").iter();
     all.filter(|event| event["event"] == kind).cloned().collect()
@@ -253,33 +253,11 @@ fn sets_that_match_the_same_caller_are_refused() {
 
 #[test]
 fn a_stream_ends_with_the_key_of_its_caller() {
-    use std::io::{Read as _, Write as _};
+    use std::io::Read as _;
     let place = team();
     let ops = key(&place, &["ops"]);
     let gateway = place.serve();
-    let listen = json!({"jsonrpc": "2.0", "id": 1, "method": "subscriptions/listen", "params": {
-        "notifications": {"toolsListChanged": true},
-        "_meta": {"io.modelcontextprotocol/protocolVersion": "2026-07-28",
-            "io.modelcontextprotocol/clientCapabilities": {}}}})
-    .to_string();
-    let mut stream = std::net::TcpStream::connect(&gateway.address).expect("connects");
-    stream.set_read_timeout(Some(CEILING)).expect("is set");
-    let head = format!(
-        "POST /mcp HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer {ops}\r\n\
-         Content-Type: application/json\r\nAccept: application/json, text/event-stream\r\n\
-         MCP-Protocol-Version: 2026-07-28\r\nMcp-Method: subscriptions/listen\r\n\
-         Connection: close\r\nContent-Length: {}\r\n\r\n{listen}",
-        gateway.address,
-        listen.len()
-    );
-    stream.write_all(head.as_bytes()).expect("is read");
-    let mut text = String::new();
-    let mut buffer = [0u8; 4_096];
-    while !text.contains("acknowledged") {
-        let read = stream.read(&mut buffer).expect("an answer in time");
-        assert!(read > 0, "the stream ended: {text}");
-        text.push_str(&String::from_utf8_lossy(&buffer[..read]));
-    }
+    let mut stream = gateway.listen_as(&ops);
     assert_eq!(place.json(&["keys", "revoke", "ops"]).1, 0);
     let mut rest = Vec::new();
     stream.read_to_end(&mut rest).expect("the stream ends in time");

@@ -51,6 +51,7 @@ pub use requests::{
     UpstreamRefusal, Upstreams,
 };
 pub use state::{DeniedAuthentication, ProxyParts};
+pub use toolbooth_audit::ledger::Moment;
 pub use toolbooth_audit::reads::{LogFilter, ReceiptFilter};
 pub use view::{View, Visible, VisibleItem, declaration};
 pub use view_cache::ListingDigests;

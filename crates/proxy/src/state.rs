@@ -82,6 +82,8 @@ pub struct DeniedAuthentication<'d> {
     pub reason: &'static str,
     /// The name of the key, if it was valid once.
     pub key: Option<&'d str>,
+    /// The name of the caller, if it is proven.
+    pub caller: Option<&'d str>,
     /// The client's address.
     pub peer: IpAddr,
 }
@@ -143,8 +145,8 @@ impl ProxyState {
         let mut facts = serde_json::Map::new();
         facts.insert("reason".to_owned(), denied.reason.into());
         facts.insert("peer".to_owned(), denied.peer.to_string().into());
-        if let Some(key) = denied.key {
-            facts.insert("key".to_owned(), key.into());
+        for (name, value) in [("key", denied.key), ("caller", denied.caller)] {
+            facts.extend(value.map(|value| (name.to_owned(), value.into())));
         }
         event.facts = Some(facts);
         if let Err(error) = self.parts.ledger.record_events(vec![event]).await {

@@ -47,7 +47,7 @@ pub enum NotAuthenticated {
     #[error("this gateway is reached through its proxy only")]
     NotTheProxy,
     /// The credentials are not one bearer token.
-    #[error("the header `Authorization` is not `Bearer` with an API key")]
+    #[error("the header `Authorization` is not `Bearer` with a token that this gateway accepts")]
     Malformed,
     /// The credentials are in the URL.
     #[error("credentials do not belong in the URL; send the header `Authorization`")]
@@ -67,6 +67,18 @@ pub enum NotAuthenticated {
         /// Its name.
         name: String,
     },
+    /// The access token is not valid.
+    #[cfg(feature = "oauth")]
+    #[error(transparent)]
+    Token(TokenRefusal),
+    /// The access token lacks a scope that the gateway requires.
+    #[error("the access token lacks the scope `{scope}`")]
+    InsufficientScope {
+        /// The name of the caller.
+        caller: String,
+        /// The missing scope.
+        scope: String,
+    },
     /// The keys were not read for too long, so that one may have been revoked since.
     #[error("the credentials cannot be checked at the moment; try again later")]
     Unchecked,
@@ -84,6 +96,9 @@ impl NotAuthenticated {
             Self::UnknownKey => "unknown-key",
             Self::ExpiredKey { .. } => "expired-key",
             Self::RevokedKey { .. } => "revoked-key",
+            #[cfg(feature = "oauth")]
+            Self::Token(refusal) => refusal.reason(),
+            Self::InsufficientScope { .. } => "insufficient-scope",
             Self::Unchecked => "unchecked",
         }
     }
@@ -97,9 +112,22 @@ impl NotAuthenticated {
         }
     }
 
-    /// Whether the request had credentials, which are not valid.
-    pub(crate) fn is_about_credentials(&self) -> bool {
-        !matches!(self, Self::NoCredentials(_) | Self::NotTheProxy)
+    /// Returns the name of the caller, if it is proven.
+    #[must_use]
+    pub fn caller(&self) -> Option<&str> {
+        match self {
+            Self::InsufficientScope { caller, .. } => Some(caller),
+            _ => None,
+        }
+    }
+
+    /// Whether the credentials cannot be checked at the moment, and may be valid.
+    pub(crate) fn is_temporary(&self) -> bool {
+        match self {
+            #[cfg(feature = "oauth")]
+            Self::Token(TokenRefusal::IssuerAway) => true,
+            _ => *self == Self::Unchecked,
+        }
     }
 }
 
@@ -121,4 +149,142 @@ pub(crate) enum NoSession {
     TooMany,
     #[error("the gateway has as many sessions as it may have; try again later")]
     Full,
+}
+
+/// The reason why an access token was refused.
+#[cfg(feature = "oauth")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum TokenRefusal {
+    /// Longer than the limit.
+    #[error("the access token is too long")]
+    TooLong,
+    /// No signed JWT in the compact form.
+    #[error("the access token is not a signed JWT")]
+    Malformed,
+    /// Its algorithm is not an asymmetric one.
+    #[error("the access token is not valid for this gateway")]
+    Algorithm,
+    /// It has critical extensions.
+    #[error("the access token is not valid for this gateway")]
+    Critical,
+    /// It is a token for another purpose.
+    #[error("the access token is not valid for this gateway")]
+    Type,
+    /// No configured issuer has issued it.
+    #[error("the access token is not valid for this gateway")]
+    Issuer,
+    /// Its issuer has no such key.
+    #[error("the access token is not valid for this gateway")]
+    UnknownKey,
+    /// Its signature is wrong.
+    #[error("the access token is not valid for this gateway")]
+    Signature,
+    /// It has expired.
+    #[error("the access token has expired")]
+    Expired,
+    /// It is not valid yet.
+    #[error("the access token is not valid yet")]
+    NotYetValid,
+    /// It is for another resource.
+    #[error("the access token is not valid for this gateway")]
+    Audience,
+    /// A claim is missing or malformed, or the token is bound to a key of its client.
+    #[error("the access token is not valid for this gateway")]
+    Claims,
+    /// The keys of its issuer cannot be fetched.
+    #[error("the access token cannot be checked at the moment; try again later")]
+    IssuerAway,
+}
+
+#[cfg(feature = "oauth")]
+impl TokenRefusal {
+    /// Returns the reason in the form of records.
+    #[must_use]
+    pub fn reason(self) -> &'static str {
+        match self {
+            Self::TooLong => "token-too-long",
+            Self::Malformed => "token-malformed",
+            Self::Algorithm => "token-algorithm",
+            Self::Critical => "token-critical",
+            Self::Type => "token-type",
+            Self::Issuer => "token-issuer",
+            Self::UnknownKey => "token-key",
+            Self::Signature => "token-signature",
+            Self::Expired => "token-expired",
+            Self::NotYetValid => "token-not-yet-valid",
+            Self::Audience => "token-audience",
+            Self::Claims => "token-claims",
+            Self::IssuerAway => "issuer-away",
+        }
+    }
+}
+
+/// The settings of an issuer are not valid.
+#[cfg(feature = "oauth")]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum IssuerError {
+    /// The issuer has a `#`, which separates issuer and subject in the names of callers.
+    #[error("the issuer `{}` has a `#`, which no issuer may have", issuer.escape_debug())]
+    Fragment {
+        /// The issuer.
+        issuer: String,
+    },
+    /// The issuer is no secure URL.
+    #[error("the issuer `{}` is not an https URL without query", issuer.escape_debug())]
+    NoUrl {
+        /// The issuer.
+        issuer: String,
+    },
+    /// The address of the keys is not secure.
+    #[error("`{}` is not an https URL", address.escape_debug())]
+    Keys {
+        /// The address.
+        address: String,
+    },
+    /// Tokens for every resource would be accepted.
+    #[error("the issuer `{}` needs an audience", issuer.escape_debug())]
+    NoAudience {
+        /// The issuer.
+        issuer: String,
+    },
+    /// Two issuers are the same.
+    #[error("the issuer `{}` is configured twice", issuer.escape_debug())]
+    Twice {
+        /// The issuer.
+        issuer: String,
+    },
+}
+
+/// The reason why a document of an issuer was not read.
+#[cfg(feature = "oauth")]
+#[derive(Debug, thiserror::Error)]
+pub enum DocumentError {
+    /// The server does not answer.
+    #[error("`{address}` cannot be reached: {source}")]
+    Unreachable {
+        /// The address.
+        address: String,
+        /// The cause.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// There is nothing at the address.
+    #[error("there is no document at `{address}`")]
+    NoDocument {
+        /// The address.
+        address: String,
+    },
+    /// The server answers with an error or a redirect.
+    #[error("`{address}` is answered with status {status}")]
+    Status {
+        /// The address.
+        address: String,
+        /// The HTTP status.
+        status: u16,
+    },
+    /// The document is not as specified.
+    #[error("{reason}")]
+    Malformed {
+        /// The reason.
+        reason: String,
+    },
 }

@@ -10,6 +10,7 @@ mod executors;
 mod failure;
 mod files;
 mod import;
+mod issuers;
 mod offline;
 mod openapi_file;
 mod output;

@@ -5,7 +5,7 @@
 //! Path: 1, 7, 10. Doc: front-doors.md#mcp
 
 mod restarts;
-mod setup;
+pub(crate) mod setup;
 
 use std::process::{Command, Output, Stdio};
 

@@ -20,7 +20,7 @@ pub(super) enum Bearer<'r> {
     /// An operator key.
     OperatorKey(&'r str),
     /// Another bearer token.
-    Other,
+    AccessToken(&'r str),
 }
 
 impl<'r> Bearer<'r> {
@@ -59,7 +59,7 @@ impl<'r> Bearer<'r> {
         } else if token.starts_with(OPERATOR_KEY) {
             Self::OperatorKey(token)
         } else {
-            Self::Other
+            Self::AccessToken(token)
         }))
     }
 }
@@ -82,7 +82,10 @@ mod tests {
         assert_eq!(of("/mcp", &[]), Ok(None));
         assert_eq!(of("/mcp", &["Bearer tbk_a-b_"]), Ok(Some("ApiKey(\"tbk_a-b_\")".into())));
         assert_eq!(of("/mcp", &["bEARER  tbo_1 "]), Ok(Some("OperatorKey(\"tbo_1\")".into())));
-        assert_eq!(of("/mcp", &["Bearer eyJ.eyJ.x"]), Ok(Some("Other".into())));
+        assert_eq!(
+            of("/mcp", &["Bearer eyJ.eyJ.x"]),
+            Ok(Some("AccessToken(\"eyJ.eyJ.x\")".into()))
+        );
         for bad in ["", "Bearer", "Bearer ", "Basic dTpw", "Bearer a b", "Bearer \u{e9}", "tbk_a"] {
             assert_eq!(of("/mcp", &[bad]), Err(NotAuthenticated::Malformed), "{bad}");
         }

@@ -8,8 +8,13 @@
 
 mod bearer;
 mod loopback;
+#[cfg(feature = "oauth")]
+pub mod tokens;
 
 use std::net::SocketAddr;
+#[cfg(feature = "oauth")]
+use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use http::request::Parts;
@@ -32,6 +37,22 @@ pub struct Connection {
     pub owner: PeerOwner,
 }
 
+/// The caller of a request.
+#[derive(Debug, Clone)]
+pub struct Authenticated {
+    /// The caller.
+    pub caller: Caller,
+    /// The remaining time of its credentials; `None` = they do not expire, or the proxy knows their
+    /// end ([`ToolProxy::check_identity`]). A stream ends with the credentials that opened it.
+    pub valid_for: Option<Duration>,
+}
+
+impl From<Caller> for Authenticated {
+    fn from(caller: Caller) -> Self {
+        Self { caller, valid_for: None }
+    }
+}
+
 /// Authenticates requests.
 #[async_trait]
 pub trait Authenticator: Send + Sync {
@@ -43,15 +64,20 @@ pub trait Authenticator: Send + Sync {
         &self,
         request: &Parts,
         connection: &Connection,
-    ) -> Result<Caller, NotAuthenticated>;
+    ) -> Result<Authenticated, NotAuthenticated>;
 }
 
-/// Authenticates by the operator key, by an API key, or by the connection.
+/// Authenticates by the operator key, by an API key, by an access token, or by the connection.
 pub struct Credentials {
     proxy: ToolProxy,
     loopback: Loopback,
     /// The digest of the operator key.
     operator: String,
+    #[cfg(feature = "oauth")]
+    tokens: Option<Arc<tokens::AccessTokens>>,
+    /// The scopes that every access token must have.
+    #[cfg(feature = "oauth")]
+    scopes: Vec<String>,
 }
 
 impl std::fmt::Debug for Credentials {
@@ -65,7 +91,41 @@ impl Credentials {
     /// connections without credentials.
     #[must_use]
     pub fn new(proxy: ToolProxy, loopback: Loopback, operator_key: &str) -> Self {
-        Self { proxy, loopback, operator: secret_digest(operator_key) }
+        Self {
+            proxy,
+            loopback,
+            operator: secret_digest(operator_key),
+            #[cfg(feature = "oauth")]
+            tokens: None,
+            #[cfg(feature = "oauth")]
+            scopes: Vec::new(),
+        }
+    }
+
+    /// Accepts access tokens too, if they have all of these scopes.
+    #[cfg(feature = "oauth")]
+    #[must_use]
+    pub fn with_tokens(self, tokens: Arc<tokens::AccessTokens>, scopes: Vec<String>) -> Self {
+        Self { tokens: Some(tokens), scopes, ..self }
+    }
+
+    #[cfg(feature = "oauth")]
+    async fn of_token(&self, token: &str) -> Result<Authenticated, NotAuthenticated> {
+        let Some(tokens) = &self.tokens else { return Err(NotAuthenticated::Malformed) };
+        let tokens::Proven { identity, valid_for } =
+            tokens.authenticate(token).await.map_err(NotAuthenticated::Token)?;
+        let missing = self.scopes.iter().find(|scope| !identity.scopes.contains(scope));
+        if let Some(scope) = missing {
+            let (caller, scope) = (identity.name, scope.clone());
+            return Err(NotAuthenticated::InsufficientScope { caller, scope });
+        }
+        let caller = Caller::authenticated(identity);
+        Ok(Authenticated { caller, valid_for: Some(valid_for) })
+    }
+
+    #[cfg(not(feature = "oauth"))]
+    async fn of_token(&self, _: &str) -> Result<Authenticated, NotAuthenticated> {
+        Err(NotAuthenticated::Malformed)
     }
 }
 
@@ -75,18 +135,18 @@ impl Authenticator for Credentials {
         &self,
         request: &Parts,
         connection: &Connection,
-    ) -> Result<Caller, NotAuthenticated> {
+    ) -> Result<Authenticated, NotAuthenticated> {
         match Bearer::of(request)? {
-            None => self.loopback.caller(connection),
+            None => Ok(self.loopback.caller(connection)?.into()),
             // Digests are compared, so the time of the comparison tells nothing about the key.
             Some(Bearer::OperatorKey(key)) => match secret_digest(key) == self.operator {
-                true => Ok(Caller::operator()),
+                true => Ok(Caller::operator().into()),
                 false => Err(NotAuthenticated::UnknownKey),
             },
             Some(Bearer::ApiKey(key)) => {
-                Ok(Caller::authenticated(self.proxy.key_holder(&secret_digest(key))?))
+                Ok(Caller::authenticated(self.proxy.key_holder(&secret_digest(key))?).into())
             }
-            Some(Bearer::Other) => Err(NotAuthenticated::Malformed),
+            Some(Bearer::AccessToken(token)) => self.of_token(token).await,
         }
     }
 }

@@ -13,6 +13,7 @@ mod line_ends;
 mod problem;
 mod problem_code;
 mod records;
+mod resource;
 mod routes;
 mod stream;
 #[cfg(test)]
@@ -21,6 +22,7 @@ mod tests;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ::http::header::{CONNECTION, WWW_AUTHENTICATE};
 use axum::Router;
@@ -40,9 +42,10 @@ pub use limits::{
 };
 pub use problem::Problem;
 pub use problem_code::ProblemCode;
+pub use resource::ProtectedResource;
 
 use crate::Gateway;
-use crate::auth::{Authenticator, Connection, NotAuthenticated};
+use crate::auth::{Authenticated, Authenticator, Connection, NotAuthenticated};
 use crate::mcp;
 use crate::peer::PeerOwners;
 use accept::Serving;
@@ -65,6 +68,8 @@ pub struct HttpDoor {
     pub peers: Arc<dyn PeerOwners>,
     /// The names under which clients reach the door, and the proxies in front of it.
     pub names: Arc<DoorNames>,
+    /// The door as a protected resource of OAuth, if it accepts access tokens.
+    pub resource: Option<Arc<ProtectedResource>>,
     /// Answers `/readyz`.
     pub readiness: Readiness,
     /// Limits of connections and requests.
@@ -116,6 +121,10 @@ fn router(door: HttpDoor, ending: &CancellationToken) -> Router {
         .route("/healthz", get(routes::healthz))
         .route("/readyz", get(routes::readyz))
         .with_state(door.clone());
+    let health = match &door.resource {
+        Some(own) => health.merge(resource::routes(Arc::clone(own))),
+        None => health,
+    };
     protocol
         .merge(calls)
         .layer(from_fn_with_state(door, authenticate))
@@ -125,21 +134,25 @@ fn router(door: HttpDoor, ending: &CancellationToken) -> Router {
         .layer(from_fn(answers::as_json))
 }
 
-/// Returns the answer to a request without valid credentials, with the challenge of RFC 6750, 3.
-fn not_authenticated(error: &NotAuthenticated) -> Response {
+/// Returns the answer to a request without valid credentials, with its challenge.
+fn not_authenticated(error: &NotAuthenticated, own: Option<&ProtectedResource>) -> Response {
     // Further requests on this connection would fail as well; closing it frees its place.
     let close = [(CONNECTION, "close")];
-    if *error == NotAuthenticated::Unchecked {
+    if error.is_temporary() {
         let problem = Problem::new(ErrorCode::RecordUnavailable, error.to_string());
         return (close, Problem { retry_after_ms: Some(1_000), ..problem }).into_response();
     }
-    let challenge = match error.is_about_credentials() {
-        true => "Bearer realm=\"toolbooth\", error=\"invalid_token\"",
-        false => "Bearer realm=\"toolbooth\"",
+    let code = match error {
+        NotAuthenticated::InsufficientScope { .. } => ProblemCode::INSUFFICIENT_SCOPE,
+        _ => ProblemCode::NOT_AUTHENTICATED,
     };
-    let problem = Problem::new(ProblemCode::NOT_AUTHENTICATED, error.to_string());
-    (close, [(WWW_AUTHENTICATE, challenge)], problem).into_response()
+    let problem = Problem::new(code, error.to_string());
+    (close, [(WWW_AUTHENTICATE, resource::challenge(error, own))], problem).into_response()
 }
+
+/// The remaining time of the credentials of a request.
+#[derive(Clone, Copy)]
+pub(crate) struct ValidFor(pub(crate) Option<Duration>);
 
 async fn authenticate(
     State(door): State<HttpDoor>,
@@ -153,8 +166,9 @@ async fn authenticate(
         false => Err(NotAuthenticated::NotTheProxy),
     };
     match authenticated {
-        Ok(caller) => {
+        Ok(Authenticated { caller, valid_for }) => {
             parts.extensions.insert(caller);
+            parts.extensions.insert(ValidFor(valid_for));
             next.run(Request::from_parts(parts, body)).await
         }
         Err(error) => {
@@ -162,9 +176,10 @@ async fn authenticate(
             tracing::debug!(reason = error.reason(), "a request was not authenticated");
             let reason = error.reason();
             let peer = door.names.client(&connection, &parts.headers);
-            let denied = DeniedAuthentication { reason, key: error.key(), peer };
+            let (key, caller) = (error.key(), error.caller());
+            let denied = DeniedAuthentication { reason, key, caller, peer };
             door.gateway.proxy.record_denied_authentication(denied).await;
-            not_authenticated(&error)
+            not_authenticated(&error, door.resource.as_deref())
         }
     }
 }

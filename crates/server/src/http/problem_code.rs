@@ -22,6 +22,8 @@ impl ProblemCode {
     pub const INVALID_REQUEST: Self = code("invalid-request", 400);
     /// The caller cannot be authenticated.
     pub const NOT_AUTHENTICATED: Self = code("not-authenticated", 401);
+    /// The access token lacks a scope.
+    pub const INSUFFICIENT_SCOPE: Self = code("insufficient-scope", 403);
     /// The request names another machine, or has another origin.
     pub const FOREIGN_ORIGIN: Self = code("foreign-origin", 403);
     /// The resource does not exist, or the caller must not know that it exists.

@@ -4,6 +4,8 @@
 //!
 //! Path: 1, 10. Doc: front-doors.md#mcp, front-doors.md#prompts-and-resources
 
+use std::time::Duration;
+
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use toolbooth_contracts::port::Ask;
@@ -52,9 +54,12 @@ impl Door {
         }
     }
 
-    /// Waits until the identity of a caller has ended, such as by the revocation of its key. Streams
-    /// end then: they are not authenticated again.
-    pub(super) async fn identity_ended(&self, caller: &Caller) {
+    /// Waits until the credentials of a stream have ended: by the end of their time, or by the
+    /// revocation of a key. Streams end then: they are not authenticated again.
+    pub(super) async fn credentials_ended(&self, caller: &Caller, valid_for: Option<Duration>) {
+        if let Some(valid_for) = valid_for {
+            return tokio::time::sleep(valid_for).await;
+        }
         if caller.kind() != CallerKind::Key {
             return std::future::pending().await;
         }

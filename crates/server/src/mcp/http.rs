@@ -3,6 +3,7 @@
 //! Path: 1, 10. Doc: front-doors.md#mcp
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{Extension, Path, Request as HttpRequest, State};
@@ -29,7 +30,7 @@ use super::reply::{self, Accepted};
 use super::rpc_error::RpcError;
 use super::sessions::{BATCHES, Initialize, NO_BATCHES, Session, SessionLimits, Sessions};
 use crate::error::NoSession;
-use crate::http::{Held, read_json};
+use crate::http::{Held, ValidFor, read_json};
 
 /// The MCP endpoint: the door and its sessions.
 #[derive(Clone)]
@@ -80,7 +81,8 @@ async fn serve(
 ) -> Response {
     let (mut parts, body) = request.into_parts();
     let held = parts.extensions.remove::<Held>();
-    let visit = Visit { endpoint, caller, toolset, headers: parts.headers, held };
+    let valid_for = parts.extensions.remove::<ValidFor>().and_then(|ValidFor(time)| time);
+    let visit = Visit { endpoint, caller, valid_for, toolset, headers: parts.headers, held };
     let served = match parts.method {
         Method::POST | Method::GET | Method::DELETE if visit.is_of_no_toolset() => {
             visit.no_toolset(body).await
@@ -114,6 +116,8 @@ fn bad(request: Option<&Request>, code: i64, message: &str) -> Box<Response> {
 struct Visit {
     endpoint: Endpoint,
     caller: Caller,
+    /// The remaining time of the caller's credentials, if they expire.
+    valid_for: Option<Duration>,
     toolset: Option<Arc<str>>,
     headers: HeaderMap,
     /// Holds the request's bytes in the budget of the HTTP door.
@@ -282,8 +286,12 @@ impl Visit {
                 )));
             }
             let (door, ending) = (door.clone(), self.endpoint.ending.clone());
+            let valid_for = self.valid_for;
             tokio::spawn(async move {
-                listen::run(&door, &client, &request, filter, stop, ending, outgoing).await;
+                tokio::select! {
+                    () = door.credentials_ended(&client.caller, valid_for) => (),
+                    () = listen::run(&door, &client, &request, filter, stop, ending, outgoing) => (),
+                }
             });
             return Ok(reply::stream(receiver, Some(guard)));
         }
@@ -396,9 +404,10 @@ impl Visit {
         let (outgoing, receiver) = mpsc::channel(OUTGOING_MAX);
         let stop = session.take_stream();
         let guard = stop.clone().drop_guard();
-        let (door, caller) = (self.endpoint.door.clone(), self.caller.clone());
+        let (door, caller, valid_for) =
+            (self.endpoint.door.clone(), self.caller.clone(), self.valid_for);
         tokio::spawn(async move {
-            let ended = door.identity_ended(&caller);
+            let ended = door.credentials_ended(&caller, valid_for);
             session.stream(&stop, ended, outgoing).await;
             session.leave_stream(&stop);
         });

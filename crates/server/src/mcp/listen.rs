@@ -51,7 +51,8 @@ pub(super) fn filter(request: &Request) -> Result<Filter, RpcError> {
     Ok(filter)
 }
 
-/// Sends notifications of changes until the client stops listening or the gateway ends.
+/// Sends notifications of changes until the client stops listening or the gateway ends. The caller
+/// drops this future when the credentials of the client end.
 pub(super) async fn run(
     door: &Door,
     client: &Client,
@@ -105,7 +106,6 @@ pub(super) async fn run(
     tokio::select! {
         biased;
         () = stop.cancelled() => return,
-        () = door.identity_ended(&client.caller) => return,
         () = ending.cancelled() => (),
         () = membership.outbox.send_to(&outgoing, Some(&request.id)) => return,
     }

@@ -17,7 +17,7 @@ use toolbooth_registry::lock::Lock;
 use toolbooth_server::auth::Loopback;
 use toolbooth_server::peer::{PeerOwner, PeerOwners, SocketDiagnostics};
 
-use crate::config::Loaded;
+use crate::config::{self, Loaded};
 use crate::door;
 use crate::executors;
 use crate::failure::Failure;
@@ -63,6 +63,7 @@ pub(super) async fn doctor(
             );
             checks.push(ok("configuration", told));
             http(&loaded, &mut checks);
+            issuers(&loaded, &mut checks).await;
             store(&loaded, &mut checks).await;
             sandbox(&loaded, &mut checks).await;
             match OfflineGateway::build(loaded).await {
@@ -132,6 +133,35 @@ fn http(loaded: &Loaded, checks: &mut Vec<Check>) {
             "use `toolbooth stdio` or API keys (`toolbooth keys create`), or allow socket diagnostics (NETLINK_SOCK_DIAG, `tcp_diag`)",
         ),
     });
+}
+
+/// Checks that the issuers of access tokens can be reached, and have keys.
+async fn issuers(loaded: &Loaded, checks: &mut Vec<Check>) {
+    let listen = loaded.config.http.listen.as_deref().unwrap_or(config::LISTEN);
+    let Ok(address) = listen.parse() else { return };
+    let accepted = match crate::issuers::accepted(&loaded.config, address) {
+        Ok(None) => return,
+        Ok(Some(accepted)) => accepted,
+        Err(failure) => return checks.push(of_failure("issuers", &failure)),
+    };
+    for (issuer, found) in accepted.tokens.probe().await {
+        let name = format!("issuer {issuer}");
+        checks.push(match found {
+            Ok(0) => bad(
+                name,
+                "failed",
+                "it has no key for signatures that are accepted here",
+                "let it sign with RS256, PS256, ES256, ES384 or EdDSA",
+            ),
+            Ok(keys) => ok(name, format!("{keys} key(s)")),
+            Err(error) => bad(
+                name,
+                "failed",
+                format!("its keys cannot be fetched: {error}"),
+                "check `issuer` in `[auth.issuers]`, or name the address of its keys as `jwks_uri`",
+            ),
+        });
+    }
 }
 
 /// Whether the kernel names the owner of a loopback connection that this process makes.

@@ -23,6 +23,7 @@ use crate::compose::Runtime;
 use crate::config::{self, Loaded};
 use crate::door;
 use crate::failure::{Failure, OUT_OF_REACH};
+use crate::issuers;
 use crate::offline::{self, OfflineGateway, report_assumptions};
 use crate::output;
 use crate::retention;
@@ -86,6 +87,8 @@ pub(super) async fn serve(loaded: Trusted, listen: Option<String>) -> Result<boo
         false => loaded.config.http.loopback,
     };
     let operator_key = crate::records::operator_key(&loaded)?;
+    // Refuses wrong settings before anything starts; the port may be another one later.
+    issuers::accepted(&loaded.config, address)?;
     let mut signals = Signals::new()?;
     let runtime = Arc::new(Runtime::build(OfflineGateway::build(loaded).await?).await?);
     let listener = TcpListener::bind(address).await.map_err(|error| {
@@ -105,9 +108,17 @@ pub(super) async fn serve(loaded: Trusted, listen: Option<String>) -> Result<boo
     let tending = tokio::spawn(maintain(Arc::clone(&runtime)));
     let (stopping, ending) = (CancellationToken::new(), CancellationToken::new());
     let reads = Arc::clone(&runtime.reads);
+    let mut authenticator = Credentials::new(runtime.proxy.clone(), loopback, &operator_key);
+    let mut resource = None;
+    if let Some(accepted) = issuers::accepted(&runtime.offline.loaded.config, address)? {
+        let scopes = accepted.resource.scopes.clone();
+        authenticator = authenticator.with_tokens(Arc::new(accepted.tokens), scopes);
+        resource = Some(Arc::new(accepted.resource));
+    }
     let http_door = HttpDoor {
         gateway: runtime.gateway(),
-        authenticator: Arc::new(Credentials::new(runtime.proxy.clone(), loopback, &operator_key)),
+        authenticator: Arc::new(authenticator),
+        resource,
         peers: Arc::new(SocketDiagnostics::default()),
         limits,
         names: Arc::new(names),

@@ -100,6 +100,30 @@ pub(crate) struct Http {
 pub(crate) struct Auth {
     /// The caller of the stdio front door: `local` (the default), `key:NAME` or `jwt:ISSUER#SUBJECT`.
     pub(crate) stdio_caller: Option<String>,
+    /// The URL of the MCP endpoint as clients reach it, such as `https://gateway.example/mcp`: the resource for
+    /// which access tokens are issued; absent = that of the listening address, on loopback.
+    pub(crate) resource: Option<String>,
+    /// Scopes that every access token must have.
+    pub(crate) scopes: Vec<String>,
+    /// Issuers of access tokens (OAuth 2.1, JWT).
+    pub(crate) issuers: BTreeMap<String, Issuer>,
+}
+
+/// An issuer of access tokens.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Issuer {
+    /// The claim `iss` of its tokens, such as `https://id.example`.
+    pub(crate) issuer: String,
+    /// The address of its keys (JWKS); absent = the one in its metadata.
+    #[serde(default)]
+    pub(crate) jwks_uri: Option<String>,
+    /// The audiences of which a token must have one; absent = the resource.
+    #[serde(default)]
+    pub(crate) audiences: Option<Vec<String>>,
+    /// The claim with the groups of the caller: a name, or a JSON pointer such as `/realm_access/roles`.
+    #[serde(default)]
+    pub(crate) groups_claim: Option<String>,
 }
 
 /// The content of a front door of its own; never more than the caller can see.
