@@ -14,6 +14,7 @@ pub mod mcp;
 pub mod ports;
 pub mod postgres;
 pub mod stage;
+pub mod tls;
 pub mod torture;
 pub mod waiting;
 
@@ -235,7 +236,9 @@ impl Place {
         let mut line = String::new();
         let mut stdout = BufReader::new(child.stdout.take().expect("a pipe"));
         stdout.read_line(&mut line).expect("a line");
-        let Some(address) = line.trim().strip_prefix("listening on http://") else {
+        let Some((_, address)) =
+            line.trim().strip_prefix("listening on ").and_then(|url| url.split_once("://"))
+        else {
             let _ = child.kill();
             panic!("the gateway does not listen: {line}{}", words.join().unwrap_or_default());
         };

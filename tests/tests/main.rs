@@ -24,6 +24,7 @@ mod registry;
 mod schedules;
 mod servers;
 mod tampering;
+mod tls;
 mod torture;
 mod trust;
 mod upstreams;

@@ -142,6 +142,21 @@ impl From<KeyRefusal> for NotAuthenticated {
     }
 }
 
+/// The certificate or key of the door cannot be used.
+#[cfg(feature = "tls")]
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// The certificate chain is not PEM.
+    #[error("the certificate is not PEM: {0}")]
+    Certificate(String),
+    /// The key is not a private key in PEM.
+    #[error("the key is not a private key in PEM (PKCS #8, PKCS #1 or SEC 1)")]
+    Key,
+    /// They do not fit each other, or are of an unsupported kind.
+    #[error("certificate and key cannot be used: {0}")]
+    Pair(#[source] rustls::Error),
+}
+
 /// The reason why no session was made.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum NoSession {

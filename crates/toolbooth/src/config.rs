@@ -18,6 +18,8 @@ mod setting;
 pub(crate) mod toolsets;
 
 pub(crate) use document::Config;
+#[cfg(test)]
+pub(crate) use doors::HttpTls;
 pub(crate) use doors::{Http, LISTEN};
 pub(crate) use load::{FILE, Loaded, LockUse, REGISTRY, configuration_path, draft, load, load_at};
 pub(crate) use parse::parse;

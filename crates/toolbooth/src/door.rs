@@ -96,14 +96,14 @@ pub(crate) fn message_bytes_max(config: &Config) -> usize {
 pub(crate) fn names(http: &Http, address: SocketAddr) -> Result<DoorNames, Failure> {
     let wrong =
         |message: String, at: &str| Failure::configuration(message).at(format!("http.{at}"));
-    if !address.ip().is_loopback() && !http.behind_proxy {
+    if !address.ip().is_loopback() && !http.behind_proxy && http.tls.is_none() {
         return Err(wrong(
-            format!("`{address}` is not a loopback address, and the door has no TLS of its own"),
+            format!("`{address}` is not a loopback address, and keys would be sent without TLS"),
             "listen",
         )
         .hint(
-            "listen on 127.0.0.1 or [::1]; or put a proxy with TLS in front, and write \
-             `behind_proxy = true`, `trusted_proxies` and `hosts`",
+            "listen on 127.0.0.1 or [::1]; or write `tls = { cert = \"FILE\", key = \"FILE\" }`; or put \
+             a proxy with TLS in front, with `behind_proxy = true`, `trusted_proxies` and `hosts`",
         ));
     }
     if let Some(host) = http.hosts.iter().find(|host| !is_host(host)) {
@@ -117,7 +117,10 @@ pub(crate) fn names(http: &Http, address: SocketAddr) -> Result<DoorNames, Failu
         return Err(wrong(format!("`{}` is no origin", origin.escape_debug()), "origins")
             .hint("give scheme, host and port as browsers do, such as https://gateway.example"));
     }
-    let names = DoorNames::new(&http.hosts, &http.origins);
+    let mut names = DoorNames::new(&http.hosts, &http.origins);
+    if http.tls.is_some() {
+        names = names.secure();
+    }
     if !http.behind_proxy {
         return match http.trusted_proxies.is_empty() {
             true => Ok(names),
@@ -173,6 +176,8 @@ mod tests {
         };
         assert!(names(&Http::default(), here).is_ok() && names(&Http::default(), beyond).is_err());
         assert!(names(&proxied(), beyond).unwrap().is_behind_proxy());
+        let tls = Some(crate::config::HttpTls::default());
+        assert!(names(&Http { tls, ..Http::default() }, beyond).is_ok());
         for wrong in [
             Http { behind_proxy: false, ..proxied() },
             Http { trusted_proxies: Vec::new(), ..proxied() },

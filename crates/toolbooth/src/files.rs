@@ -37,6 +37,16 @@ fn too_large(bytes_max: u64) -> std::io::Error {
     std::io::Error::other(format!("it has more than {bytes_max} bytes"))
 }
 
+/// The metadata that identifies one version of a file.
+pub(crate) type Stamp = Option<(u64, u64, u64, Option<std::time::SystemTime>)>;
+
+/// Returns the metadata of a file; `None` if it is missing.
+pub(crate) fn stamp(path: &Path) -> Stamp {
+    use std::os::unix::fs::MetadataExt;
+    let data = std::fs::metadata(path).ok()?;
+    Some((data.dev(), data.ino(), data.len(), data.modified().ok()))
+}
+
 /// Replaces a file. Writes a new file with the same mode in the same folder, makes it durable and renames it.
 /// If the path is a link, its target is replaced.
 pub(crate) fn replace(path: &Path, text: &[u8]) -> std::io::Result<()> {

@@ -52,7 +52,7 @@ pub(crate) fn accepted(config: &Config, address: SocketAddr) -> Result<Option<Ac
                 .hint("give the URL of the MCP endpoint, such as https://gateway.example/mcp"));
         }
         None if address.ip().is_loopback() && !config.http.behind_proxy => {
-            format!("http://{address}/mcp")
+            format!("{}://{address}/mcp", config.http.scheme())
         }
         None => {
             let message = "`resource` is missing: tokens are issued for the URL that clients use";

@@ -1,6 +1,7 @@
 //! The binary: parses the command line, reads the configuration and composes the gateway.
 
 mod callers;
+mod certificate;
 mod cli;
 mod commands;
 mod compose;

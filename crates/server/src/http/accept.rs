@@ -17,7 +17,7 @@ use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
@@ -47,6 +47,18 @@ pub(super) struct Serving {
     pub(super) peers: Arc<dyn PeerOwners>,
     pub(super) limits: Limits,
     pub(super) budget: Budget,
+    /// The door's TLS; `None` = it speaks plain HTTP.
+    #[cfg(feature = "tls")]
+    pub(super) tls: Option<Arc<super::Tls>>,
+}
+
+impl Serving {
+    fn speaks_tls(&self) -> bool {
+        #[cfg(feature = "tls")]
+        return self.tls.is_some();
+        #[cfg(not(feature = "tls"))]
+        false
+    }
 }
 
 /// Accepts until `stopping` is cancelled, then waits for requests that are in progress.
@@ -79,7 +91,7 @@ pub(super) async fn accept(listener: TcpListener, serving: Serving, stopping: Ca
         if make_room(&mut connections, &idle, serving.limits.connections_max).await {
             let (serving, stopping) = (Arc::clone(&serving), stopping.clone());
             connections.spawn(serve(stream, connection, serving, idle.join(), stopping));
-        } else if refusals.len() < REFUSALS_MAX {
+        } else if refusals.len() < REFUSALS_MAX && !serving.speaks_tls() {
             refusals.spawn(refuse(stream));
         }
     }
@@ -111,6 +123,7 @@ fn describe(stream: &TcpStream, peer: SocketAddr, peers: &dyn PeerOwners) -> Opt
     Some(Connection { peer, local, owner })
 }
 
+/// Serves one connection, after its handshake if the door speaks TLS.
 async fn serve(
     stream: TcpStream,
     connection: Connection,
@@ -118,6 +131,33 @@ async fn serve(
     activity: Arc<Activity>,
     stopping: CancellationToken,
 ) {
+    #[cfg(feature = "tls")]
+    if let Some(tls) = &serving.tls {
+        let accepted = tokio::select! {
+            biased;
+            () = activity.evicted() => return,
+            () = stopping.cancelled() => return,
+            accepted = timeout(serving.limits.header_timeout, tls.accept(stream)) => accepted,
+        };
+        return match accepted {
+            Ok(Ok(stream)) => requests(stream, connection, serving, activity, stopping).await,
+            Ok(Err(error)) => tracing::debug!(%error, "a TLS handshake failed"),
+            Err(_) => tracing::debug!("a TLS handshake was not complete in time"),
+        };
+    }
+    requests(stream, connection, serving, activity, stopping).await;
+}
+
+/// Serves the requests of one connection.
+async fn requests<S>(
+    stream: S,
+    connection: Connection,
+    serving: Arc<Serving>,
+    activity: Arc<Activity>,
+    stopping: CancellationToken,
+) where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
     let io = TokioIo::new(DeadlineStream::new(stream, Arc::clone(&activity), &serving.limits));
     let router = TowerToHyperService::new(serving.router.clone());
     let service = {

@@ -20,6 +20,8 @@ pub struct DoorNames {
     hosts: Vec<String>,
     origins: Vec<String>,
     proxies: Option<Vec<IpNet>>,
+    /// Whether pages reach the door by https only.
+    is_secure: bool,
 }
 
 impl DoorNames {
@@ -28,7 +30,13 @@ impl DoorNames {
     #[must_use]
     pub fn new(hosts: &[String], origins: &[String]) -> Self {
         let lower = |names: &[String]| names.iter().map(|name| name.to_ascii_lowercase()).collect();
-        Self { hosts: lower(hosts), origins: lower(origins), proxies: None }
+        Self { hosts: lower(hosts), origins: lower(origins), ..Self::default() }
+    }
+
+    /// Returns the names of a door that speaks TLS.
+    #[must_use]
+    pub fn secure(self) -> Self {
+        Self { is_secure: true, ..self }
     }
 
     /// Returns the names of a door that only proxies at these addresses reach.
@@ -94,13 +102,14 @@ impl DoorNames {
         if self.origins.iter().any(|own| own.eq_ignore_ascii_case(origin)) {
             return true;
         }
-        let Some(authority) = origin.strip_prefix("http://").and_then(authority) else {
+        let (scheme, standard) = if self.is_secure { ("https://", 443) } else { ("http://", 80) };
+        let Some(authority) = origin.strip_prefix(scheme).and_then(authority) else {
             return false;
         };
         // An origin without a port has the default port of its scheme.
         let port = match authority.port() {
             Some(given) => given.as_u16(),
-            None if authority.as_str() == authority.host() => 80,
+            None if authority.as_str() == authority.host() => standard,
             None => return false,
         };
         is_loopback(authority.host())

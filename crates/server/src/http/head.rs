@@ -48,7 +48,10 @@ fn refusal(
     match host {
         None => return malformed("a request must have the header `Host`"),
         Some(host) if !names.has_host(host, connection) => {
-            return foreign("the header `Host` does not name this machine");
+            return foreign(
+                "the header `Host` does not name this gateway; its operator lists further names in \
+                 `[http] hosts`",
+            );
         }
         Some(_) => (),
     }

@@ -18,6 +18,8 @@ mod routes;
 mod stream;
 #[cfg(test)]
 mod tests;
+#[cfg(feature = "tls")]
+mod tls;
 
 use std::future::Future;
 use std::pin::Pin;
@@ -43,6 +45,8 @@ pub use limits::{
 pub use problem::Problem;
 pub use problem_code::ProblemCode;
 pub use resource::ProtectedResource;
+#[cfg(feature = "tls")]
+pub use tls::{Tls, TlsError};
 
 use crate::Gateway;
 use crate::auth::{Authenticated, Authenticator, Connection, NotAuthenticated};
@@ -70,6 +74,9 @@ pub struct HttpDoor {
     pub names: Arc<DoorNames>,
     /// The door as a protected resource of OAuth, if it accepts access tokens.
     pub resource: Option<Arc<ProtectedResource>>,
+    /// The door's TLS; `None` = it speaks plain HTTP.
+    #[cfg(feature = "tls")]
+    pub tls: Option<Arc<Tls>>,
     /// Answers `/readyz`.
     pub readiness: Readiness,
     /// Limits of connections and requests.
@@ -93,6 +100,8 @@ pub async fn serve(
         peers: Arc::clone(&door.peers),
         limits: door.limits,
         budget: Budget::new(door.limits.body_bytes_budget),
+        #[cfg(feature = "tls")]
+        tls: door.tls.clone(),
         router: router(door, &ending),
     };
     accept::accept(listener, serving, stopping).await;

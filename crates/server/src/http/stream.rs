@@ -15,7 +15,6 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 use tokio::time::{Sleep, sleep};
 
 use super::connections::Activity;
@@ -36,8 +35,8 @@ fn timer(after: Duration) -> Timer {
     Box::pin(sleep(after))
 }
 
-pub(super) struct DeadlineStream {
-    stream: TcpStream,
+pub(super) struct DeadlineStream<S> {
+    stream: S,
     activity: Arc<Activity>,
     header_timeout: Duration,
     write_timeout: Duration,
@@ -58,8 +57,8 @@ enum Closing {
     Lingering(Timer, usize),
 }
 
-impl DeadlineStream {
-    pub(super) fn new(stream: TcpStream, activity: Arc<Activity>, limits: &Limits) -> Self {
+impl<S: AsyncRead + AsyncWrite + Unpin> DeadlineStream<S> {
+    pub(super) fn new(stream: S, activity: Arc<Activity>, limits: &Limits) -> Self {
         Self {
             stream,
             activity,
@@ -80,9 +79,10 @@ impl DeadlineStream {
         let Some((_, timer)) = &mut self.head else { return Poll::Pending };
         ready!(timer.as_mut().poll(context));
         let title = "the request's head was not complete in time".to_owned();
-        // Nothing else is being written while no request is in progress.
-        let _ =
-            self.stream.try_write(&Problem::new(ProblemCode::REQUEST_TIMEOUT, title).as_message());
+        let message = Problem::new(ProblemCode::REQUEST_TIMEOUT, title).as_message();
+        // Nothing else is being written while no request is in progress, so the buffer is empty.
+        let _ = Pin::new(&mut self.stream).poll_write(context, &message);
+        let _ = Pin::new(&mut self.stream).poll_flush(context);
         Poll::Ready(ErrorKind::TimedOut.into())
     }
 
@@ -152,7 +152,7 @@ fn refusal(head: &[u8]) -> Problem {
     Problem::new(ProblemCode::INVALID_REQUEST, "the request is not HTTP/1.1")
 }
 
-impl AsyncRead for DeadlineStream {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for DeadlineStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -180,7 +180,7 @@ impl AsyncRead for DeadlineStream {
     }
 }
 
-impl AsyncWrite for DeadlineStream {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for DeadlineStream<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -217,7 +217,9 @@ impl AsyncWrite for DeadlineStream {
 
     /// hyper calls this only when its own buffer is empty.
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
-        ready!(Pin::new(&mut self.stream).poll_flush(context))?;
+        // TLS keeps bytes that the kernel has not accepted yet.
+        let flushed = Pin::new(&mut self.stream).poll_flush(context).map_ok(|()| 0);
+        ready!(self.within_deadline(context, flushed))?;
         self.write = None;
         self.activity.flushed();
         Poll::Ready(Ok(()))
@@ -228,7 +230,8 @@ impl AsyncWrite for DeadlineStream {
         loop {
             match &mut this.closing {
                 Closing::Open => {
-                    ready!(Pin::new(&mut this.stream).poll_shutdown(context))?;
+                    let ended = Pin::new(&mut this.stream).poll_shutdown(context).map_ok(|()| 0);
+                    ready!(this.within_deadline(context, ended))?;
                     if !this.activity.has_unread() {
                         return Poll::Ready(Ok(()));
                     }

@@ -150,7 +150,14 @@ async fn door(limits: Limits, owner: PeerOwner) -> Door {
         ))
         .layer(axum::middleware::from_fn(answers::as_json));
     let budget = Budget::new(limits.body_bytes_budget);
-    let serving = Serving { router, peers: Arc::new(Owned(owner)), limits, budget: budget.clone() };
+    let serving = Serving {
+        router,
+        peers: Arc::new(Owned(owner)),
+        limits,
+        budget: budget.clone(),
+        #[cfg(feature = "tls")]
+        tls: None,
+    };
     let stopping = CancellationToken::new();
     let serving = tokio::spawn(accept::accept(listener, serving, stopping.clone()));
     let (arrived, given_up) = (arrivals, gives_up);

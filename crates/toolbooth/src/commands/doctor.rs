@@ -17,6 +17,7 @@ use toolbooth_registry::lock::Lock;
 use toolbooth_server::auth::Loopback;
 use toolbooth_server::peer::{PeerOwner, PeerOwners, SocketDiagnostics};
 
+use crate::certificate;
 use crate::config::{self, Loaded};
 use crate::door;
 use crate::executors;
@@ -112,6 +113,11 @@ fn http(loaded: &Loaded, checks: &mut Vec<Check>) {
             checks.push(ok("http limits", told));
         }
         Err(failure) => checks.push(of_failure("http limits", &failure)),
+    }
+    match certificate::read(loaded) {
+        Ok(None) => (),
+        Ok(Some(_)) => checks.push(ok("http tls", "certificate and key fit each other")),
+        Err(failure) => checks.push(of_failure("http tls", &failure)),
     }
     // Behind a proxy, no connection is proven to be the same user's.
     let loopback = if http.behind_proxy { Loopback::None } else { http.loopback };

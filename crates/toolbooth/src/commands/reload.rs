@@ -2,7 +2,6 @@
 //!
 //! Doc: configuration.md#reloading
 
-use std::path::Path;
 use std::time::Duration;
 
 use serde_json::json;
@@ -13,6 +12,7 @@ use toolbooth_registry::{Source, file};
 
 use crate::compose::Runtime;
 use crate::config::Config;
+use crate::files::{Stamp, stamp};
 use crate::registry_file;
 use crate::settings;
 use crate::trust::TrustFile;
@@ -77,15 +77,6 @@ pub(super) async fn on_signal(runtime: &Runtime) {
         reload_lock(runtime).await;
         runtime.offline.catalogue.refresh_all().await;
     }
-}
-
-/// The metadata that identifies one version of a file.
-type Stamp = Option<(u64, u64, u64, Option<std::time::SystemTime>)>;
-
-fn stamp(path: &Path) -> Stamp {
-    use std::os::unix::fs::MetadataExt;
-    let data = std::fs::metadata(path).ok()?;
-    Some((data.dev(), data.ino(), data.len(), data.modified().ok()))
 }
 
 /// Applies a valid edit of the policy in the configuration, of the registry file, of the lock or of the pins

@@ -19,6 +19,7 @@ use toolbooth_server::mcp::serve_stdio;
 use toolbooth_server::peer::SocketDiagnostics;
 
 use super::{receipts, reload};
+use crate::certificate;
 use crate::compose::Runtime;
 use crate::config::{self, Loaded};
 use crate::door;
@@ -82,6 +83,7 @@ pub(super) async fn serve(loaded: Trusted, listen: Option<String>) -> Result<boo
     })?;
     let names = door::names(&loaded.config.http, address)?;
     let limits = door::limits(&loaded.config)?;
+    let certificate = certificate::read(&loaded)?;
     let loopback = match names.is_behind_proxy() {
         true => Loopback::None,
         false => loaded.config.http.loopback,
@@ -122,19 +124,24 @@ pub(super) async fn serve(loaded: Trusted, listen: Option<String>) -> Result<boo
         peers: Arc::new(SocketDiagnostics::default()),
         limits,
         names: Arc::new(names),
+        tls: certificate.as_ref().map(|own| Arc::clone(&own.tls)),
         readiness: Arc::new(move || {
             let reads = Arc::clone(&reads);
             Box::pin(async move { Ok(reads.healthy().await?) })
         }),
     };
+    if let Some(certificate) = certificate {
+        tokio::spawn(certificate.watch());
+    }
     let workers = runtime.offline.loaded.config.proxy.workers.unwrap_or(WORKERS);
     if workers > 0 {
         let (calls, stopping) = (runtime.calls.clone(), stopping.clone());
         tokio::spawn(async move { calls.work(workers, stopping).await });
     }
     let serving = tokio::spawn(http::serve(listener, http_door, stopping.clone(), ending.clone()));
-    output::line(&format!("listening on http://{address}"));
-    hints(address, &runtime, loopback);
+    let url = format!("{}://{address}", runtime.offline.loaded.config.http.scheme());
+    output::line(&format!("listening on {url}"));
+    hints(&url, &runtime, loopback);
     signals.received().await;
     tracing::info!(calls = runtime.proxy.running(), "stopping");
     stopping.cancel();
@@ -152,7 +159,7 @@ pub(super) async fn serve(loaded: Trusted, listen: Option<String>) -> Result<boo
     ended.map(|()| true)
 }
 
-fn hints(address: SocketAddr, runtime: &Runtime, loopback: Loopback) {
+fn hints(url: &str, runtime: &Runtime, loopback: Loopback) {
     let world = runtime.offline.worlds.now();
     crate::notice(&format!(
         "{} tool(s); records under {}",
@@ -165,7 +172,7 @@ fn hints(address: SocketAddr, runtime: &Runtime, loopback: Loopback) {
     crate::notice("paste into an MCP client:");
     crate::notice(&format!(
         "  {}",
-        json!({ "mcpServers": { "toolbooth": { "type": "http", "url": format!("http://{address}/mcp") } } })
+        json!({ "mcpServers": { "toolbooth": { "type": "http", "url": format!("{url}/mcp") } } })
     ));
 }
 

@@ -3,6 +3,7 @@
 //! Doc: configuration.md, configuration.md#auth
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -68,6 +69,8 @@ pub(crate) struct Http {
     pub(crate) listen: Option<String>,
     /// The loopback connections that can call without credentials.
     pub(crate) loopback: Loopback,
+    /// The certificate and key with which the door speaks TLS, both in PEM; read again when they change.
+    pub(crate) tls: Option<HttpTls>,
     /// Whether a proxy is in front of the door, which terminates TLS. No connection is `local` then.
     pub(crate) behind_proxy: bool,
     /// The addresses of the proxies, such as `10.0.0.0/8` or `127.0.0.1`; other connections are refused.
@@ -92,6 +95,23 @@ pub(crate) struct Http {
     pub(crate) sessions_per_caller_max: Option<usize>,
     /// How long an MCP session may be idle, in milliseconds.
     pub(crate) session_idle_ms: Option<u64>,
+}
+
+impl Http {
+    /// Returns the scheme of the door's URLs.
+    pub(crate) fn scheme(&self) -> &'static str {
+        if self.tls.is_some() { "https" } else { "http" }
+    }
+}
+
+/// The files of a certificate.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct HttpTls {
+    /// The certificate of the gateway, followed by those of its issuers.
+    pub(crate) cert: PathBuf,
+    /// Its private key.
+    pub(crate) key: PathBuf,
 }
 
 /// Who calls.

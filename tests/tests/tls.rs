@@ -1,0 +1,130 @@
+//! Tests the real gateway with TLS of its own.
+//!
+//! Doc: front-doors.md#tls
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::time::Instant;
+
+use toolbooth_tests::tls::Certificate;
+use toolbooth_tests::waiting::CEILING;
+use toolbooth_tests::{Gateway, Place};
+
+/// Writes a certificate and its key.
+fn write(place: &Place, certificate: &Certificate) {
+    place.write("cert.pem", &certificate.cert).write("key.pem", &certificate.key);
+}
+
+fn place(certificate: &Certificate, more: &str) -> Place {
+    let place = Place::new();
+    place.write(
+        "toolbooth.toml",
+        &format!("[http]\ntls = {{ cert = \"cert.pem\", key = \"key.pem\" }}\n{more}"),
+    );
+    write(&place, certificate);
+    place
+}
+
+/// Waits until new connections get this certificate.
+fn until(certificate: &Certificate, gateway: &Gateway) {
+    let began = Instant::now();
+    while certificate.connect(&gateway.address, &[]).is_err() {
+        assert!(began.elapsed() < CEILING, "the certificate is not used");
+    }
+}
+
+#[test]
+fn the_door_speaks_tls_and_nothing_else() {
+    let certificate = Certificate::new();
+    let place = place(&certificate, "hosts = [\"gateway.example\"]\nheader_timeout_ms = 500\n");
+    let gateway = place.serve();
+    let host = format!("Host: {}\r\n", gateway.address);
+    let get = |headers: &str| certificate.get(&gateway.address, "/v1/tools", headers);
+    // The user of the gateway is `local` over TLS too.
+    let answer = get(&host).expect("an answer");
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("calculator"), "{answer}");
+    let named = get("Host: gateway.example\r\n").expect("an answer");
+    assert!(named.starts_with("HTTP/1.1 200"), "{named}");
+    // Its own pages have https origins.
+    let port = gateway.address.rsplit(':').next().expect("a port");
+    for (origin, status) in [("https", "200"), ("http", "403")] {
+        let headers = format!("{host}Origin: {origin}://127.0.0.1:{port}\r\n");
+        let answer = get(&headers).expect("an answer");
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{origin}: {answer}");
+    }
+    let foreign = get("Host: evil.example\r\n").expect("an answer");
+    assert!(foreign.starts_with("HTTP/1.1 403") && foreign.contains("hosts"), "{foreign}");
+    // HTTP/2 is not spoken, so it is not negotiated; nor is plain HTTP answered.
+    assert!(certificate.connect(&gateway.address, &["h2"]).is_err());
+    let mut plain = TcpStream::connect(&gateway.address).expect("connects");
+    plain.set_read_timeout(Some(CEILING)).expect("is set");
+    write!(plain, "GET /v1/tools HTTP/1.1\r\n{host}\r\n").expect("is read");
+    let mut answer = Vec::new();
+    let _ = plain.read_to_end(&mut answer);
+    assert!(!String::from_utf8_lossy(&answer).contains("HTTP/1.1"), "{answer:?}");
+    // A handshake that does not go on is closed in time, and so is a head after it.
+    let mut silent = TcpStream::connect(&gateway.address).expect("connects");
+    silent.set_read_timeout(Some(CEILING)).expect("is set");
+    assert_eq!(silent.read(&mut [0]).expect("it is closed"), 0);
+    let mut half = certificate.connect(&gateway.address, &[]).expect("a handshake");
+    half.write_all(b"GET / HTTP/1.1\r\nHo").expect("is read");
+    let mut answer = String::new();
+    let _ = half.read_to_string(&mut answer);
+    assert!(answer.starts_with("HTTP/1.1 408"), "{answer}");
+    assert_eq!(gateway.stop().0, Some(0));
+}
+
+#[test]
+fn a_certificate_is_replaced_while_the_gateway_runs() {
+    let (first, second, third) = (Certificate::new(), Certificate::new(), Certificate::new());
+    let place = place(&first, "");
+    let gateway = place.serve();
+    let mut open = first.connect(&gateway.address, &[]).expect("a handshake");
+    assert!(second.connect(&gateway.address, &[]).is_err());
+    write(&place, &second);
+    until(&second, &gateway);
+    assert!(first.connect(&gateway.address, &[]).is_err());
+    // A pair that does not fit is refused, and the last good one stays.
+    place.write("cert.pem", &third.cert);
+    gateway.signal("HUP");
+    place.write("cert.pem", "nothing");
+    gateway.signal("HUP");
+    for _ in 0..3 {
+        assert!(second.connect(&gateway.address, &[]).is_ok());
+    }
+    write(&place, &third);
+    gateway.signal("HUP");
+    until(&third, &gateway);
+    // A connection keeps the certificate with which it began.
+    write!(open, "GET /healthz HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", gateway.address)
+        .expect("is read");
+    let mut answer = String::new();
+    let _ = open.read_to_string(&mut answer);
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    let told = gateway.stop().2;
+    assert!(told.contains("the certificate is refused, the last good one stays"), "{told}");
+}
+
+#[test]
+fn files_that_are_no_certificate_are_refused_at_the_start() {
+    let (one, other) = (Certificate::new(), Certificate::new());
+    for (cert, key, what) in [
+        (Some(one.cert.as_str()), None, "key.pem"),
+        (None, Some(one.key.as_str()), "cert.pem"),
+        (Some(""), Some(&one.key), "certificate"),
+        (Some(&one.key), Some(&one.key), "certificate"),
+        (Some(&one.cert), Some(&one.cert), "private key"),
+        (Some(&one.cert), Some(&other.key), "cannot be used"),
+    ] {
+        let place = place(&one, "");
+        for (name, text) in [("cert.pem", cert), ("key.pem", key)] {
+            match text {
+                Some(text) => drop(place.write(name, text)),
+                None => std::fs::remove_file(place.path().join(name)).expect("is removed"),
+            }
+        }
+        let refused = place.run(&["serve", "--http", "127.0.0.1:0"]);
+        let text = String::from_utf8_lossy(&refused.stderr);
+        assert!(refused.status.code() == Some(2) && text.contains(what), "{what}: {text}");
+    }
+}
