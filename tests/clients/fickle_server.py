@@ -57,7 +57,11 @@ def offers():
     changes = {"listChanged": mode == "tell"}
     with open(path) as file:
         more = ["prompts", "resources"] if isinstance(json.load(file), dict) else []
-    return {name: changes for name in ["tools", *more]}
+    offered = {name: dict(changes) for name in ["tools", *more]}
+    if more:
+        offered["resources"]["subscribe"] = True
+        offered["completions"] = {}
+    return offered
 
 
 for line in sys.stdin:
@@ -92,7 +96,15 @@ for line in sys.stdin:
     elif method == "tools/call":
         text = "called " + request["params"]["name"]
         say({"id": id, "result": {"content": [{"type": "text", "text": text}]}})
-    elif method == "ping":
+    elif method == "prompts/get":
+        message = {"role": "user", "content": {"type": "text", "text": request["params"]["name"]}}
+        say({"id": id, "result": {"messages": [message]}})
+    elif method == "resources/read":
+        uri = request["params"]["uri"]
+        say({"id": id, "result": {"contents": [{"uri": uri, "text": "text of " + uri}]}})
+    elif method == "completion/complete":
+        say({"id": id, "result": {"completion": {"values": []}}})
+    elif method in ("ping", "resources/subscribe", "resources/unsubscribe"):
         say({"id": id, "result": {}})
     else:
         say({"id": id, "error": {"code": -32601, "message": "method not found"}})

@@ -23,6 +23,7 @@ mod records;
 mod registry;
 mod schedules;
 mod servers;
+mod surfaces;
 mod tampering;
 mod tls;
 mod torture;

@@ -31,7 +31,7 @@ use toolbooth_contracts::receipt::Receipt;
 use toolbooth_contracts::result::ArgumentError;
 use toolbooth_contracts::{
     Arguments, CallRequest, Caller, ContentBlock, Conversation, Dispatch, Effect, ErrorCode,
-    Executor, Guard, Outcome, Payload, Status, ToolCall, ToolOutput, ToolResult,
+    Executor, Guard, Identity, Outcome, Payload, Status, ToolCall, ToolOutput, ToolResult,
 };
 use toolbooth_policy::{
     Authorizer, CallerRights, CallerSets, EngineError, FeatureFlags, PolicyEngine, Question,
@@ -144,6 +144,10 @@ fn request(args: &str, key: Option<&str>) -> CallRequest {
     request.context.turn_index = Some(2);
     request.context.idempotency_key = key.map(str::to_owned);
     request
+}
+
+fn key(name: &str) -> Caller {
+    Caller::authenticated(Identity::named(&format!("key:{name}")).unwrap())
 }
 
 async fn call(proxy: &ToolProxy, request: CallRequest) -> ToolResult {
@@ -849,7 +853,21 @@ async fn the_order_of_the_stages_is_the_recorded_one() {
         tape.say(&format!("# {name}"));
         let _ = call(&proxy, request(args, None)).await;
     }
+    for (name, tool, caller) in [
+        ("an unknown tool", "shop.other", Caller::local()),
+        ("a tool that is hidden from the caller", "shop.order", key("stranger")),
+        ("an unknown tool, called by that caller", "shop.other", key("stranger")),
+    ] {
+        tape.say(&format!("# {name}"));
+        let mut request = request("{}", None);
+        request.tool_id = tool.to_owned();
+        let result = proxy.call(ToolCall::new(request, caller), Conversation::detached().0).await;
+        assert_eq!(result.error.unwrap().code, ErrorCode::UnregisteredTool, "{name}");
+    }
     let recorded = format!("{}\n", tape.0.lock().unwrap().join("\n"));
+    let mut sections = recorded.split("# ").skip(3).map(|text| text.split_once('\n').unwrap().1);
+    let unknown = sections.next().unwrap().to_owned();
+    assert!(sections.all(|hidden| hidden.trim_end() == unknown.trim_end()), "{recorded}");
     let golden = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/order.txt");
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
         std::fs::create_dir_all(golden.parent().unwrap()).unwrap();
