@@ -295,6 +295,12 @@ impl Authorizer {
         Ok(Access { missing: missing.into_iter().map(str::to_owned).collect() })
     }
 
+    /// Whether a tool with this id is hidden from the caller, whether or not there is one.
+    #[must_use]
+    pub fn hides_tool(&self, caller: &Caller, tool_id: &str) -> bool {
+        self.rights(caller).is_none_or(|rights| !rights.sees(tool_id))
+    }
+
     /// Runs steps 2 to 4 for an id, of a tool or of an item.
     pub(crate) fn known(
         &self,

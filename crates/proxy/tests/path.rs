@@ -38,8 +38,8 @@ use toolbooth_policy::{
     ToolStatus, Verdict, Whitelist,
 };
 use toolbooth_proxy::{
-    ArgumentRules, Clock, Executors, IdSource, Intent, Limits, OutputRule, PayloadRetention,
-    ProxyParts, SystemClock, SystemIds, ToolProxy, World, Worlds,
+    ArgumentRules, Clock, DeniedAuthentication, Executors, IdSource, Intent, Limits, OutputRule,
+    PayloadRetention, ProxyParts, SystemClock, SystemIds, ToolProxy, World, Worlds,
 };
 use toolbooth_registry::{RegisteredTool, Source, ToolRegistry};
 
@@ -219,6 +219,35 @@ async fn only_what_an_operator_marked_read_only_starts_before_its_claim_is_durab
         let result = call(&ToolProxy::new(parts), request("{}", None)).await;
         assert_eq!(result.error.unwrap().code, ErrorCode::TooManyInFlight);
     }
+}
+
+#[tokio::test]
+async fn a_hundred_thousand_refusals_are_a_bounded_number_of_records() {
+    const FLOOD: u64 = 100_000;
+    let ledger = memory();
+    let proxy =
+        ToolProxy::new(parts(world(&entry(), Authorizer::new(on())), ledger.clone(), untouched()));
+    for n in 0..FLOOD {
+        let peer = std::net::Ipv4Addr::from_bits(n as u32).into();
+        let denied = DeniedAuthentication { reason: "unknown-key", key: None, caller: None, peer };
+        proxy.record_denied_authentication(denied).await;
+        let request = CallRequest::new(format!("shop.none{n}"), "{}").unwrap();
+        let result = proxy.call(ToolCall::new(request, key("flood")), Conversation::detached().0);
+        assert_eq!(result.await.error.unwrap().code, ErrorCode::UnregisteredTool);
+    }
+    proxy.shut_down(Duration::from_secs(5)).await.unwrap();
+    let filter = EventFilter { limit: 100_000, ..EventFilter::default() };
+    let events = ledger.events(filter).await.unwrap().found;
+    for kind in [AuditEventKind::UnknownTool, AuditEventKind::AuthDenied] {
+        let own = events.iter().filter(|placed| placed.event.body.event == kind);
+        let facts: Vec<Value> = own.map(|placed| json!(placed.event.body.facts)).collect();
+        // At most 300 a minute and one for the others; the test may take several minutes of the clock.
+        assert!(facts.len() < 3_000, "{} of {kind:?}", facts.len());
+        let counted: u64 = facts.iter().map(|facts| facts["folded"].as_u64().unwrap_or(1)).sum();
+        assert_eq!(counted, FLOOD, "{kind:?}");
+    }
+    let filter = LogFilter { limit: 100_000, ..LogFilter::default() };
+    assert!(ledger.agent_logs(filter).await.unwrap().found.len() < 3_000);
 }
 
 #[tokio::test]

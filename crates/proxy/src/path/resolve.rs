@@ -35,8 +35,11 @@ pub(super) fn resolve(verified: SourceVerified<AskedTool>) -> Result<Resolved, R
     if let Err(denial) = world.policy.enabled() {
         return Err(Refused::denied(entered.trail, denial));
     }
-    // A tool that the door does not show does not exist for the caller.
-    let shown = world.shows_tool(entered.toolset.as_ref(), &trail.tool_id);
+    // A tool that the door does not show does not exist for the caller, nor does one that is hidden
+    // from it. Both are decided by the name alone, before it is known whether there is such a tool, so
+    // that the time is the same.
+    let shown = world.shows_tool(entered.toolset.as_ref(), &trail.tool_id)
+        && !world.policy.hides_tool(&trail.caller, &trail.tool_id);
     let tool = world.registry.get(&trail.tool_id).filter(|_| shown).cloned();
     let Some(tool) = tool else {
         return Err(Refused::new(entered.trail, ErrorCode::UnregisteredTool));
