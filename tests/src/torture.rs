@@ -52,6 +52,8 @@ def do(args, context):
 /// Three tools, one for each idempotency mode that makes a promise.
 pub const TOOLS: [(&str, &str); 3] =
     [("pay.do", "keyed"), ("mail.do", "on-key"), ("put.do", "safe-retry")];
+/// Concurrent calls of each tool.
+const SLOTS: u64 = 6;
 /// A tool without idempotency.
 const RAW: (&str, &str) = ("raw.do", "none");
 
@@ -69,7 +71,8 @@ fn registry() -> String {
 
                 "input_schema": {"type": "object", "properties": {"key": {"type": "string"}}},
                 "output_schema": {}, "permissions": [], "timeout_ms": 20_000,
-                "idempotency": idempotency
+                "idempotency": idempotency,
+                "policy": {"maxConcurrency": SLOTS, "costUnits": 0.25}
             })
         })
         .collect();
@@ -79,7 +82,8 @@ fn registry() -> String {
 /// Returns a place with these tools and this configuration.
 pub fn place(configuration: &str) -> Place {
     let place = Place::new();
-    let configuration = format!("{configuration}\n{WRITING_HANDLERS}");
+    // A budget that no scenario exceeds: what each fault leaves charged is verified with the records.
+    let configuration = format!("{configuration}\n[budgets]\ndaily = 1e9\n{WRITING_HANDLERS}");
     place.write("toolbooth.toml", &configuration).write("tools.registry.json", &registry());
     for (id, _) in TOOLS.iter().chain([&RAW]) {
         let domain = id.split('.').next().expect("a domain");
@@ -162,6 +166,10 @@ fn promises(place: &Place, answered: &[(String, String)], nothing_runs: bool) ->
         .filter(|event| event["event"] == "TOOL_DISPATCHED")
         .map(|event| (text(event, "callId"), text(event, "receiptId")))
         .collect();
+    let is_charged =
+        |event: &Value| event["event"] != "TOOL_DISPATCHED" || !event["facts"]["charged"].is_null();
+    let charged = recorded.events.iter().filter(|event| event["toolName"] != "calculator");
+    assert!(charged.into_iter().all(is_charged), "each dispatch is charged to the budget");
     let with_effect: BTreeSet<&String> = effects.iter().map(|(_, _, call)| call).collect();
     for call in &with_effect {
         assert!(dispatched.contains_key(*call), "the effect of call {call} has no claim");
@@ -270,10 +278,32 @@ pub fn kills(count: u64, seed: u64) {
     }
     gateway_place.run(&["call", "calculator", "--args", r#"{"expression":"1"}"#]);
     let found = promises(&gateway_place, &answered.lock().expect("whole"), true);
+    all_slots_are_free(&gateway_place);
     println!(
         "kills: {count} kills, {calls} calls in {:.0} s; at last {found}",
         began.elapsed().as_secs_f64()
     );
+}
+
+/// Checks that each tool has all its slots: calls that were killed hold none.
+fn all_slots_are_free(place: &Place) {
+    let gateway = place.serve();
+    for (tool, _) in TOOLS {
+        let calls: Vec<_> = (0..SLOTS)
+            .map(|n| {
+                let address = gateway.address.clone();
+                // Long enough that all of them run at once.
+                let sent = body(tool, &format!("slot-{n}"), &format!("slot-{tool}-{n}"), 300);
+                std::thread::spawn(move || request(&address, "POST", "/v1/calls", &sent, &[]))
+            })
+            .collect();
+        for call in calls {
+            let (status, answer) = call.join().expect("ends").expect("an answer");
+            assert_eq!(status, 200, "{tool}: {answer}");
+        }
+    }
+    gateway.stop();
+    place.assert_sound();
 }
 
 /// Whether `strace` is installed and can trace.
