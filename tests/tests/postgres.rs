@@ -488,6 +488,40 @@ async fn a_server_that_goes_away_comes_back_and_nothing_is_lost() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn replicas_never_exceed_a_rate_together() {
+    use toolbooth_audit::ledger::ClaimRequest;
+    use toolbooth_contracts::charge::Charge;
+
+    const PER_MIN: u64 = 30;
+    let Some(server) = Postgres::start() else { return };
+    let url = server.url(&server.database());
+    let mut tasks = tokio::task::JoinSet::new();
+    let began = std::time::Instant::now();
+    for writer in ["one", "two", "three"] {
+        let ledger = Arc::new(open(&url, writer).await);
+        for n in 0..60 {
+            let ledger = Arc::clone(&ledger);
+            tasks.spawn(async move {
+                let charges = vec![Charge::Rate { per_min: PER_MIN }];
+                let call = format!("{writer}-{n}");
+                let claim =
+                    ClaimRequest { charges, ..request(&call, IdempotencyMode::None, &[], "x") };
+                match ledger.claim(claim).await.expect("answers") {
+                    Claimed::Fresh(_) => 1,
+                    Claimed::RateLimited { .. } => 0,
+                    other => panic!("{other:?}"),
+                }
+            });
+        }
+    }
+    let granted: u64 = tasks.join_all().await.into_iter().sum();
+    // A burst has the calls of one minute, and more become free as time passes.
+    let freed = began.elapsed().as_secs_f64() * PER_MIN as f64 / 60.0;
+    let most = PER_MIN + freed.ceil() as u64;
+    assert!((PER_MIN..=most).contains(&granted), "{granted} of at most {most}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn replicas_never_exceed_a_budget_together() {
     use toolbooth_audit::ledger::ClaimRequest;
     use toolbooth_contracts::charge::{Charge, budget_of_caller};

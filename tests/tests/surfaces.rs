@@ -41,12 +41,13 @@ impl Callers {
             "toolbooth.toml",
             &format!(
                 "[lock]\nmode = \"off\"\n[proxy]\nworkers = 1\n\
-                 [servers.box]\ncommand = \"python3\"\nargs = [\"box.py\", \"box.json\", \"silent\"]\n\
+                 [servers.box]\ncommand = \"python3\"\nargs = [\"box.py\", \"box.json\", \"tell\"]\n\
                  sandbox = \"none\"\n\
                  [toolsets.work]\ntools = [\"calculator\", \"box.wave\"]\n\
                  [auth.issuers.own]\nissuer = \"{}\"\n\
                  [callers.interns]\nmatch = [\"group:interns\"]\ngrants = [\"*\"]\n\
-                 tools = [\"calculator\", \"box.wave\", \"box.greet\", \"box.file:///notes/*\"]\n\
+                 tools = [\"calculator\", \"read_result\", \"box.wave\", \"box.greet\", \"box.file:///notes/*\"]\n\
+                 [results.tools]\n\"box.wave\" = 4\n\
                  [callers.ops]\nmatch = [\"key:ops\"]\ntools = [\"*\"]\ngrants = [\"*\"]\noperate = true\n\
                  [callers.box]\nmatch = [\"jwt:{}#bob\"]\ntools = [\"box.*\"]\ngrants = [\"*\"]\n",
                 issuer.url, issuer.url
@@ -576,5 +577,74 @@ fn what_is_hidden_is_answered_and_recorded_like_what_is_unknown() {
         assert_eq!(hidden, unknown, "{surface}");
         let recorded = if surface.contains("?q") { 0 } else { 1 };
         assert!(hidden.1.len() >= recorded, "{surface}: {hidden:?}");
+    }
+}
+
+#[test]
+fn a_large_result_is_read_by_its_caller_only() {
+    let callers = Callers::new();
+    let call = json!({ "name": "box_wave", "arguments": {} });
+    let large = callers.modern("intern", "/mcp", "tools/call", call).json();
+    let blocks = large["result"]["content"].as_array().expect("blocks");
+    let link = blocks.iter().find(|block| block["type"] == "resource_link").expect("a link");
+    let uri = link["uri"].as_str().expect("an address");
+    let read = |caller: &str, uri: &str| {
+        callers.modern(caller, "/mcp", "resources/read", json!({ "uri": uri }))
+    };
+    let own = read("intern", uri).json();
+    assert_eq!(own["result"]["contents"][0]["text"], "called wave", "{own}");
+    let nowhere = format!("{}0198f000-0000-7000-8000-000000000000", uri.split_at(uri.len() - 36).0);
+    let by_tool = |caller: &str, uri: &str| {
+        let call = json!({ "name": "read_result", "arguments": { "result": uri } });
+        callers.modern(caller, "/mcp", "tools/call", call)
+    };
+    assert!(by_tool("intern", uri).body.contains("called wave"));
+    // The operator reads it as a receipt, not as the result of another caller.
+    for caller in ["ops", "bob", "stranger"] {
+        for ask in [&read as &dyn Fn(&str, &str) -> Reply, &by_tool] {
+            let (foreign, unknown) = (ask(caller, uri), ask(caller, &nowhere));
+            assert!(!foreign.body.contains("called wave"), "{caller}: {}", foreign.body);
+            assert_eq!(plain(&foreign.body, uri), plain(&unknown.body, &nowhere), "{caller}");
+        }
+    }
+}
+
+#[test]
+fn a_change_is_told_to_the_callers_that_see_it() {
+    let callers = Callers::new();
+    let listen = |caller: &str| {
+        let wanted = json!({ "toolsListChanged": true, "promptsListChanged": true });
+        let message = modern(1, "subscriptions/listen", json!({ "notifications": wanted }));
+        let own = modern_headers(&message);
+        let bearer = format!("Bearer {}", callers.token(caller));
+        let mut headers = vec![("Authorization", bearer.as_str()), JSON, ACCEPT];
+        headers.extend(own.iter().map(|(name, value)| (name.as_str(), value.as_str())));
+        let body = message.to_string();
+        let sent = send_at(&callers.gateway.address, "/mcp", "POST", &headers, body.as_bytes());
+        let mut stream = sent.answer();
+        let first = stream.event().expect("an acknowledgement");
+        assert_eq!(first["method"], "notifications/subscriptions/acknowledged", "{first}");
+        stream
+    };
+    let (mut intern, mut ops, mut bob) = (listen("intern"), listen("ops"), listen("bob"));
+    let change = |from: &str, to: &str| {
+        let text = std::fs::read_to_string(callers.place.path().join("box.json")).expect("a list");
+        let draft = callers.place.path().join("draft.json");
+        std::fs::write(&draft, text.replace(from, to)).expect("is written");
+        std::fs::rename(draft, callers.place.path().join("box.json")).expect("is renamed");
+    };
+    let told = "notifications/tools/list_changed";
+    // `melt` is hidden from the intern.
+    change("\"name\": \"melt\",", "\"name\": \"melt\", \"description\": \"Melts.\",");
+    assert_eq!(ops.event().expect("a change")["method"], told);
+    assert_eq!(bob.event().expect("a change")["method"], told);
+    change("\"name\": \"wave\",", "\"name\": \"wave\", \"description\": \"Waves.\",");
+    for stream in [&mut intern, &mut ops, &mut bob] {
+        assert_eq!(stream.event().expect("a change")["method"], told);
+    }
+    callers.gateway.stop();
+    for mut stream in [intern, ops, bob] {
+        let rest: Vec<Value> = std::iter::from_fn(|| stream.event()).collect();
+        assert!(rest.iter().all(|message| message["method"] != told), "{rest:?}");
     }
 }
