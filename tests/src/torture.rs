@@ -83,7 +83,8 @@ fn registry() -> String {
 pub fn place(configuration: &str) -> Place {
     let place = Place::new();
     // A budget that no scenario exceeds: what each fault leaves charged is verified with the records.
-    let configuration = format!("{configuration}\n[budgets]\ndaily = 1e9\n{WRITING_HANDLERS}");
+    let budget = if configuration.contains("[budgets]") { "" } else { "[budgets]\ndaily = 1e9\n" };
+    let configuration = format!("{configuration}\n{budget}{WRITING_HANDLERS}");
     place.write("toolbooth.toml", &configuration).write("tools.registry.json", &registry());
     for (id, _) in TOOLS.iter().chain([&RAW]) {
         let domain = id.split('.').next().expect("a domain");

@@ -151,10 +151,40 @@ fn each_attack_on_a_token_is_401_with_a_challenge_and_an_event() {
         let parts = token.split('.').filter(|part| part.len() > 20);
         assert!(parts.into_iter().all(|part| !event.to_string().contains(part)), "{event}");
     }
-    // In the URL, and next to a good one.
+    // In the URL, also next to the header.
     let in_url = format!("/v1/tools?access_token={good}");
-    assert_eq!(gateway.ask_as(&good, "GET", &in_url, "").0, 401);
+    let bearer = format!("Bearer {good}");
+    let asked = exchange(&gateway.address, "GET", &in_url, "", &[("Authorization", &bearer)]);
+    let head = asked.expect("an answer").0.to_ascii_lowercase();
+    assert!(head.starts_with("http/1.1 401") && head.contains("www-authenticate:"), "{head}");
+    assert_eq!(events(&place).last().expect("an event")["facts"]["reason"], "in-url");
     assert_eq!(gateway.ask_as(&good, "GET", "/v1/tools", "").0, 200);
+}
+
+#[test]
+fn subjects_of_two_issuers_are_two_callers() {
+    let (place, one, other) = (Place::new(), Issuer::start(), Issuer::start());
+    place.write(
+        "toolbooth.toml",
+        &format!(
+            "[auth.issuers.one]\nissuer = \"{}\"\n[auth.issuers.other]\nissuer = \"{}\"\n\
+             audiences = [\"gateway\"]\n\
+             [callers.all]\nmatch = [\"jwt:{}#*\"]\ntools = [\"calculator\"]\ngrants = [\"*\"]\n",
+            one.url, other.url, one.url
+        ),
+    );
+    let gateway = place.serve();
+    let own = one.token(&one.claims(&gateway.url()));
+    assert_eq!(gateway.ask_as(&own, "POST", "/v1/calls", CALL).0, 200);
+    // Each issuer has its own audiences, and its own callers.
+    assert_eq!(gateway.ask_as(&one.token(&one.claims("gateway")), "GET", "/v1/tools", "").0, 401);
+    let foreign = other.token(&other.claims("gateway"));
+    assert_eq!(gateway.ask_as(&foreign, "GET", "/v1/tools", "").0, 200);
+    assert_eq!(gateway.ask_as(&foreign, "POST", "/v1/calls", CALL).0, 404);
+    // A token of one issuer that another has signed.
+    let mut claims = other.claims("gateway");
+    claims["iss"] = one.url.clone().into();
+    assert_eq!(gateway.ask_as(&other.token(&claims), "GET", "/v1/tools", "").0, 401);
 }
 
 #[test]

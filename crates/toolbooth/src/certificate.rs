@@ -11,7 +11,7 @@ use toolbooth_server::http::Tls;
 
 use crate::config::Loaded;
 use crate::failure::Failure;
-use crate::files::{self, Stamp, stamp};
+use crate::files::{self, Changes, Stamp, stamp};
 
 /// Maximum length of each file.
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -85,20 +85,15 @@ impl Certificate {
     /// reported, and the last good ones stay.
     pub(crate) async fn watch(self) {
         let Ok(mut hang_up) = signal(SignalKind::hangup()) else { return };
-        // The files are read once they have been the same for two looks, so that no half of one is read.
-        // The first look treats them as new, because they can have changed since they were read at start.
-        let (mut seen, mut applied) = ((None, None), (None, None));
+        let mut changes = Changes::default();
         loop {
             let is_asked = tokio::select! {
                 _ = hang_up.recv() => true,
                 () = tokio::time::sleep(WATCH_EVERY) => false,
             };
-            let now = self.files.stamps();
-            if is_asked || (now == seen && now != applied) {
-                applied = now;
+            if changes.look(self.files.stamps()) || is_asked {
                 self.replace();
             }
-            seen = now;
         }
     }
 

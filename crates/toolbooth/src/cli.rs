@@ -77,7 +77,7 @@ pub(crate) struct Context {
     /// The idempotency key.
     #[arg(long)]
     pub(crate) idempotency_key: Option<String>,
-    /// The caller: `local`, or a name from `[callers]`.
+    /// The caller: `local`, `key:NAME`, `jwt:ISSUER#SUBJECT`, or a set of `[callers]` that names one.
     #[arg(long, default_value = "local")]
     pub(crate) caller: String,
 }
@@ -118,7 +118,7 @@ pub(crate) enum Command {
     },
     /// Lists the tools that a caller can see.
     List {
-        /// The caller: `local`, or a name from `[callers]`.
+        /// The caller: `local`, `key:NAME`, `jwt:ISSUER#SUBJECT`, or a set of `[callers]` that names one.
         #[arg(long, default_value = "local")]
         caller: String,
         /// The maximum number of tools.
@@ -135,7 +135,7 @@ pub(crate) enum Command {
     Search {
         /// The search text.
         query: String,
-        /// The caller: `local`, or a name from `[callers]`.
+        /// The caller: `local`, `key:NAME`, `jwt:ISSUER#SUBJECT`, or a set of `[callers]` that names one.
         #[arg(long, default_value = "local")]
         caller: String,
         /// The maximum number of tools.
@@ -148,7 +148,7 @@ pub(crate) enum Command {
     Show {
         /// The id of the tool, or its name on the wire.
         tool: String,
-        /// The caller: `local`, or a name from `[callers]`.
+        /// The caller: `local`, `key:NAME`, `jwt:ISSUER#SUBJECT`, or a set of `[callers]` that names one.
         #[arg(long, default_value = "local")]
         caller: String,
         #[command(flatten)]
@@ -178,7 +178,7 @@ pub(crate) enum Command {
         /// The plan: JSON, a file, or `-` for standard input.
         #[arg(value_name = "JSON|FILE|-", allow_hyphen_values = true)]
         plan: String,
-        /// The caller: `local`, or a name from `[callers]`.
+        /// The caller: `local`, `key:NAME`, `jwt:ISSUER#SUBJECT`, or a set of `[callers]` that names one.
         #[arg(long, default_value = "local")]
         caller: String,
         #[command(flatten)]
@@ -248,7 +248,7 @@ pub(crate) enum Command {
         /// Mark every property as required, for formats with a strict mode.
         #[arg(long)]
         strict: bool,
-        /// The caller: `local`, or a name from `[callers]`.
+        /// The caller: `local`, `key:NAME`, `jwt:ISSUER#SUBJECT`, or a set of `[callers]` that names one.
         #[arg(long, default_value = "local")]
         caller: String,
     },

@@ -136,7 +136,12 @@ pub(crate) fn names(http: &Http, address: SocketAddr) -> Result<DoorNames, Failu
     }
     for (list, name) in [(&http.trusted_proxies, "trusted_proxies"), (&http.hosts, "hosts")] {
         if list.is_empty() {
-            return Err(wrong(format!("`behind_proxy` needs `{name}`"), name));
+            let example = match name {
+                "hosts" => "hosts = [\"gateway.example\"]",
+                _ => "trusted_proxies = [\"10.0.0.0/8\"]",
+            };
+            return Err(wrong(format!("`behind_proxy` needs `{name}`"), name)
+                .hint(format!("write it such as `{example}`")));
         }
     }
     let network = |text: &String| {

@@ -47,6 +47,33 @@ pub(crate) fn stamp(path: &Path) -> Stamp {
     Some((data.dev(), data.ino(), data.len(), data.modified().ok()))
 }
 
+/// Detects changes of files by their stamps. A change counts once two looks have found the same, so that
+/// no half-written file is read. The first state counts as a change.
+#[derive(Debug)]
+pub(crate) struct Changes<T> {
+    seen: Option<T>,
+    applied: Option<T>,
+}
+
+impl<T> Default for Changes<T> {
+    fn default() -> Self {
+        Self { seen: None, applied: None }
+    }
+}
+
+impl<T: Clone + PartialEq> Changes<T> {
+    /// Takes the result of a look. Whether the files are to be read now.
+    pub(crate) fn look(&mut self, now: T) -> bool {
+        let now = Some(now);
+        let is_due = now == self.seen && now != self.applied;
+        if is_due {
+            self.applied.clone_from(&now);
+        }
+        self.seen = now;
+        is_due
+    }
+}
+
 /// Replaces a file. Writes a new file with the same mode in the same folder, makes it durable and renames it.
 /// If the path is a link, its target is replaced.
 pub(crate) fn replace(path: &Path, text: &[u8]) -> std::io::Result<()> {
@@ -92,6 +119,16 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
+
+    #[test]
+    fn a_change_counts_once_it_was_seen_twice() {
+        let mut changes = Changes::default();
+        let due: Vec<bool> =
+            [1, 1, 1, 2, 3, 3, 3, 2, 3, 3, 1, 1].map(|stamp| changes.look(stamp)).into();
+        let at: Vec<usize> = (0..due.len()).filter(|at| due[*at]).collect();
+        // The change to 2 and back was never seen twice.
+        assert_eq!(at, [1, 5, 11]);
+    }
 
     #[test]
     fn modes_and_links_stay() {

@@ -50,7 +50,8 @@ pub(super) async fn decide(loaded: Trusted, change: OrderChange) -> Result<Order
         Ordered::Full => Err(Failure::new(
             FAILED,
             "too-many-orders",
-            format!("the store has {ORDERS_MAX} keys and pauses, which is the most"),
-        )),
+            format!("the store has {ORDERS_MAX} of them, ended ones included, which is the most"),
+        )
+        .hint("give a new key the name of one that has ended: `toolbooth keys list` shows them")),
     }
 }

@@ -12,7 +12,7 @@ use toolbooth_registry::{Source, file};
 
 use crate::compose::Runtime;
 use crate::config::Config;
-use crate::files::{Stamp, stamp};
+use crate::files::{Changes, Stamp, stamp};
 use crate::registry_file;
 use crate::settings;
 use crate::trust::TrustFile;
@@ -88,18 +88,14 @@ pub(super) async fn watch_files(runtime: &Runtime) {
     let trusted = trusted.as_ref().map(TrustFile::path);
     // The first check treats all files as new, because they can have changed since they were read at start.
     let mut known: ([Stamp; 2], [Stamp; 2]) = ([None, None], [None, None]);
-    // The configuration is read once it has been the same for two looks, so that no half of it is read.
-    let (mut seen, mut applied) = ((None, None), (None, None));
+    let mut own = Changes::default();
     loop {
         tokio::time::sleep(WATCH_EVERY).await;
         // The content of the registry file is used once it is trusted.
         let now = ([stamp(&registry), trusted.and_then(stamp)], [stamp(&lock), stamp(&pins)]);
-        let own = (loaded.file.as_deref().and_then(stamp), now.0[1]);
-        if own == seen && own != applied {
-            applied = own;
+        if own.look((loaded.file.as_deref().and_then(stamp), now.0[1])) {
             reload_policy(runtime).await;
         }
-        seen = own;
         if now.0 != known.0 {
             reload_registry(runtime).await;
         }

@@ -237,6 +237,100 @@ async fn tokens_of_every_asymmetric_algorithm_name_their_subject() {
     }
 }
 
+/// Metadata, key sets and tokens as widespread providers make them.
+#[tokio::test]
+async fn tokens_in_the_forms_of_common_providers_are_accepted() {
+    let realm = "https://id.example/realms/team";
+    let tenant = "https://login.example/6b1f/v2.0";
+    let slash = "https://team.example/";
+    let documents = Arc::<TestIssuer>::default();
+    let put = |address: &str, document: &Value| {
+        let mut all = documents.documents.lock().unwrap();
+        all.insert(address.to_owned(), document.to_string().into_bytes());
+    };
+    let key = Key::new("k", "RS256");
+    let mut bare = key.jwk();
+    let members = bare.as_object_mut().unwrap();
+    members.extend([("x5t".to_owned(), json!("aGk")), ("x5c".to_owned(), json!(["MIIB"]))]);
+    let encryption = json!({ "kty": "RSA", "use": "enc", "alg": "RSA-OAEP", "kid": "e",
+        "n": bare["n"], "e": "AQAB" });
+    for (issuer, metadata, keys) in [
+        (realm, format!("{realm}/.well-known/openid-configuration"), format!("{realm}/certs/keys")),
+        (
+            tenant,
+            format!("{tenant}/.well-known/openid-configuration"),
+            "https://keys.example/discovery/keys".to_owned(),
+        ),
+        (
+            slash,
+            "https://team.example/.well-known/openid-configuration".to_owned(),
+            "https://team.example/.well-known/keys".to_owned(),
+        ),
+    ] {
+        let document = json!({ "issuer": issuer, "jwks_uri": keys,
+            "id_token_signing_alg_values_supported": ["RS256"], "claims_supported": ["sub"] });
+        put(&metadata, &document);
+        put(&keys, &json!({ "keys": [encryption, bare] }));
+    }
+    let settings = |issuer: &str, audience: &str, groups: Option<&str>| IssuerSettings {
+        issuer: issuer.to_owned(),
+        jwks_uri: None,
+        audiences: vec![audience.to_owned()],
+        groups_claim: groups.map(str::to_owned),
+    };
+    let clock = Arc::<TestClock>::default();
+    let (port, own): (Arc<dyn Documents>, Arc<dyn Clock>) =
+        (Arc::clone(&documents) as _, Arc::clone(&clock) as _);
+    let all = vec![
+        settings(realm, AUDIENCE, Some("/realm_access/roles")),
+        settings(tenant, "api://toolbooth", Some("groups")),
+        settings(slash, AUDIENCE, None),
+    ];
+    let tokens = AccessTokens::new(all, &port, &own).unwrap();
+    let now = clock.seconds();
+    for (header, claims, name, groups, scopes) in [
+        (
+            json!({ "alg": "RS256", "typ": "JWT", "kid": "k" }),
+            json!({ "exp": now + 300, "iat": now, "jti": "5f", "iss": realm,
+                "aud": ["account", AUDIENCE], "sub": "0c9f-77", "typ": "Bearer", "azp": "agent",
+                "realm_access": { "roles": ["team", "offline_access"] },
+                "scope": "openid email", "email_verified": false, "acr": "1" }),
+            "jwt:https://id.example/realms/team#0c9f-77",
+            vec!["offline_access", "team"],
+            vec!["email", "openid"],
+        ),
+        (
+            json!({ "typ": "JWT", "alg": "RS256", "x5t": "aGk", "kid": "k" }),
+            json!({ "aud": "api://toolbooth", "iss": tenant, "iat": now, "nbf": now,
+                "exp": now + 4_000, "aio": "E2", "groups": ["3fa8-11"], "scp": "tools.call",
+                "sub": "Wq_0", "uti": "x", "ver": "2.0", "xms_ftd": "z" }),
+            "jwt:https://login.example/6b1f/v2.0#Wq_0",
+            vec!["3fa8-11"],
+            vec!["tools.call"],
+        ),
+        (
+            json!({ "alg": "RS256", "typ": "at+jwt", "kid": "k" }),
+            json!({ "iss": slash, "sub": "provider|62a", "iat": now, "exp": now + 86_400,
+                "aud": [AUDIENCE, "https://team.example/userinfo"], "azp": "c",
+                "scope": "openid", "permissions": ["read"] }),
+            "jwt:https://team.example/#provider|62a",
+            vec![],
+            vec!["openid"],
+        ),
+    ] {
+        let identity =
+            tokens.authenticate(&key.token_with(&header, &claims)).await.unwrap().identity;
+        assert_eq!(identity.name, name);
+        assert_eq!(
+            (identity.groups, identity.scopes),
+            (
+                groups.into_iter().map(str::to_owned).collect(),
+                scopes.into_iter().map(str::to_owned).collect(),
+            )
+        );
+    }
+}
+
 #[tokio::test]
 async fn forged_tokens_are_refused() {
     let (key, foreign) = (Key::new("1", "RS256"), Key::new("1", "ES256"));
