@@ -19,7 +19,8 @@ const CALL: &str = r#"{"toolId":"calculator","args":{"expression":"6*7"}}"#;
 fn gateway(place: &Place, issuer: &Issuer, auth: &str) -> Gateway {
     let text = format!(
         "[auth]\n{auth}\n[auth.issuers.own]\nissuer = \"{}\"\ngroups_claim = \"groups\"\n\
-         [callers.team]\nmatch = [\"group:team\"]\ntools = [\"calculator\"]\ngrants = [\"*\"]\n\
+         [toolsets.work]\ntools = [\"calculator\"]\n\
+         [callers.team]\nmatch = [\"group:own/team\"]\ntools = [\"calculator\"]\ngrants = [\"*\"]\n\
          [callers.bob]\nmatch = [\"jwt:{}#bob\"]\ntools = [\"calculator\"]\ngrants = [\"*\"]\n",
         issuer.url, issuer.url
     );
@@ -109,6 +110,7 @@ fn each_attack_on_a_token_is_401_with_a_challenge_and_an_event() {
         "resource_metadata=\"http://{}/.well-known/oauth-protected-resource/mcp\"",
         gateway.address
     );
+    // A token for a tool set is not valid for everything.
     let elsewhere = format!("{}/other", gateway.url());
     for (at, (token, reason)) in [
         (with("exp", (now() - 31).into()), "token-expired"),
@@ -212,7 +214,9 @@ fn a_token_without_the_scope_is_403_and_told_the_scope() {
     for path in ["", "/mcp", "/mcp/work"] {
         let path = format!("/.well-known/oauth-protected-resource{path}");
         let (status, described) = gateway.get(&path);
-        assert_eq!((status, &described["resource"]), (200, &json!(gateway.url())), "{described}");
+        let suffix = if path.ends_with("work") { "/work" } else { "" };
+        let resource = format!("{}{suffix}", gateway.url());
+        assert_eq!((status, &described["resource"]), (200, &json!(resource)), "{described}");
         assert_eq!(described["authorization_servers"], json!([issuer.url]));
         assert_eq!(described["scopes_supported"], json!(["tools", "read"]));
     }
@@ -221,7 +225,7 @@ fn a_token_without_the_scope_is_403_and_told_the_scope() {
 }
 
 #[test]
-fn known_keys_are_used_while_the_issuer_is_away() {
+fn without_the_keys_of_its_issuer_a_token_is_refused_for_the_moment() {
     let (place, issuer) = (Place::new(), Issuer::start());
     issuer.set_away(true);
     let away = gateway(&place, &issuer, "");
@@ -327,6 +331,9 @@ fn the_official_typescript_client_authorizes_with_its_own_code() {
     };
     let (told, log) = authorized(command(&node), 0);
     assert_authorized("typescript", &told, &log, 1);
+    // A tool set is a resource of its own.
+    let (told, log) = authorized(|url| command(&node)(&format!("{url}/work")), 0);
+    assert_authorized("a tool set", &told, &log, 1);
     let (told, log) = authorized(command(&node), 1);
     assert_authorized("step-up", &told, &log, 2);
 }

@@ -491,11 +491,16 @@ fn what_a_tool_puts_in_the_place_of_a_path_opens_nothing() {
 fn the_gateways_own_files_are_seen_by_no_tool() {
     let place = Place::new();
     place
-        .write("toolbooth.toml", &format!("# OWNSECRET\n{SCRIPTS}"))
+        .write(
+            "toolbooth.toml",
+            &format!(
+                "# OWNSECRET\n[http]\ntls = {{ cert = \"open.txt\", key = \"door.pem\" }}\n{SCRIPTS}"
+            ),
+        )
+        .write("door.pem", "KEYOFTHEDOOR")
         .write("open.txt", "open")
         .write("tools.registry.json", &registry(&[tool("t.run", "sh", "sandbox", 10_000, None)]));
-    let script =
-        r#"{"script":"cat toolbooth.toml .toolbooth/* open.txt /etc/passwd; ls -la .toolbooth"}"#;
+    let script = r#"{"script":"cat toolbooth.toml door.pem .toolbooth/* open.txt /etc/passwd; ls -la .toolbooth"}"#;
     place.json(&["call", "calculator", "--args", r#"{"expression":"1"}"#]);
     // The command runs from another folder by an indirect path, and without namespaces.
     let elsewhere = tempfile::tempdir().unwrap();
@@ -512,7 +517,7 @@ fn the_gateways_own_files_are_seen_by_no_tool() {
     let (whole, _) = place.json(&["call", "t.run", "--args", script]);
     for said in [by_another_name, without.to_string(), whole.to_string()] {
         assert!(said.contains("open"), "{said}");
-        for own in ["OWNSECRET", "signing", "SQLite format"] {
+        for own in ["OWNSECRET", "KEYOFTHEDOOR", "signing", "SQLite format"] {
             assert!(!said.contains(own), "{own}: {said}");
         }
     }

@@ -206,8 +206,7 @@ fn table(callers: &Callers) -> Vec<(String, Vec<String>)> {
         "/healthz",
         "/readyz",
         "/.well-known/oauth-protected-resource",
-        "/.well-known/oauth-protected-resource/mcp",
-        "/.well-known/oauth-protected-resource/mcp/{toolset}",
+        "/.well-known/oauth-protected-resource/{*resource}",
         "/v1/tools",
         "/v1/receipts",
         "/v1/receipts/{id}",
@@ -220,7 +219,7 @@ fn table(callers: &Callers) -> Vec<(String, Vec<String>)> {
             "/v1/agent-logs/{id}" => &callers.log,
             _ => &callers.call,
         };
-        let real = path.replace("{id}", id).replace("{toolset}", "work");
+        let real = path.replace("{id}", id).replace("{*resource}", "mcp/work");
         row(&format!("GET {path}"), &|caller| http(caller, "GET", &real, ""));
     }
     let ended = format!("/v1/calls/{}", callers.call);
@@ -407,7 +406,7 @@ fn each_caller_sees_and_does_what_its_set_says_on_every_surface() {
             text.push_str(&format!("    {name:<9} {told}\n"));
         }
     }
-    let golden = repository().join("tests/cases/surfaces.txt");
+    let golden = repository().join("tests/fixtures/surfaces.txt");
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
         std::fs::write(&golden, &text).expect("is written");
     }

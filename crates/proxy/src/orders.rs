@@ -34,6 +34,8 @@ struct InForce {
     pauses: BTreeMap<PauseTarget, PauseInForce>,
     /// Orders that are missing, damaged or older than in an earlier reading.
     disbelieved: BTreeSet<OrderName>,
+    /// Rows that no event accounts for.
+    damaged: BTreeSet<String>,
 }
 
 /// A pause in force.
@@ -67,6 +69,7 @@ impl InForce {
     fn of(stored: StoredOrders) -> Self {
         let mut in_force = Self::default();
         for row in stored.damaged {
+            in_force.damaged.insert(row.row.clone());
             // A key that no event accounts for names no one; such a pause holds.
             let target = row.row.strip_prefix("pause:").map(str::to_owned);
             if let Some(target) = target.and_then(|text| PauseTarget::try_from(text).ok()) {
@@ -103,10 +106,24 @@ impl InForce {
                 tracing::error!(%name, "an order was changed or put back; it is not believed");
             }
             self.revisions.insert(name.clone(), *revision);
-            self.keys.retain(|_, key| OrderName::key(&key.name) != *name);
-            let held = before.pauses.iter().find(|(target, _)| OrderName::pause(target) == *name);
-            self.pauses.extend(held.map(|(target, pause)| (target.clone(), *pause)));
             self.disbelieved.insert(name.clone());
+        }
+        if self.disbelieved.is_empty() {
+            return;
+        }
+        let disbelieved = &self.disbelieved;
+        self.keys.retain(|_, key| !disbelieved.contains(&OrderName::key(&key.name)));
+        let held = before.pauses.iter();
+        let held = held.filter(|(target, _)| disbelieved.contains(&OrderName::pause(target)));
+        self.pauses.extend(held.map(|(target, pause)| (target.clone(), *pause)));
+    }
+
+    /// Logs rows that no event accounts for, and that were not found before.
+    fn log_damaged(&self, before: Option<&Self>) {
+        for row in &self.damaged {
+            if before.is_none_or(|before| !before.damaged.contains(row)) {
+                tracing::error!(row, "no event accounts for an order; it is not believed");
+            }
         }
     }
 
@@ -153,6 +170,7 @@ impl Orders {
         if newest.as_ref().is_some_and(|(_, before)| *before > began) {
             return Changed { pauses: None, stops: Vec::new() };
         }
+        in_force.log_damaged(newest.as_ref().map(|(before, _)| &**before));
         if let Some((before, _)) = &*newest {
             in_force.keep_decisions(before);
         }

@@ -282,6 +282,9 @@ pub enum DocumentError {
         /// The cause.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// The issuer does not answer in time.
+    #[error("the issuer does not answer in time")]
+    Timeout,
     /// There is nothing at the address.
     #[error("there is no document at `{address}`")]
     NoDocument {

@@ -5,6 +5,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use toolbooth_contracts::caller::is_key_name;
 use toolbooth_proxy::{Clock, SystemClock};
 use toolbooth_server::auth::tokens::{
     AccessTokens, Documents, HttpsDocuments, IssuerError, IssuerSettings,
@@ -60,10 +61,18 @@ pub(crate) fn accepted(config: &Config, address: SocketAddr) -> Result<Option<Ac
                 .hint("write `resource = \"https://gateway.example/mcp\"`"));
         }
     };
-    let settings = auth.issuers.values().map(|one| IssuerSettings {
+    if let Some(name) = auth.issuers.keys().find(|name| !is_key_name(name)) {
+        let message = format!("`{}` is no name of an issuer", name.escape_debug());
+        return Err(wrong(message, "issuers").hint(
+            "give 1 to 64 letters, digits, `.`, `_` and `-`: groups are named `NAME/GROUP`",
+        ));
+    }
+    let settings = auth.issuers.iter().map(|(name, one)| IssuerSettings {
+        name: name.clone(),
         issuer: one.issuer.clone(),
         jwks_uri: one.jwks_uri.clone(),
-        audiences: one.audiences.clone().unwrap_or_else(|| vec![resource.clone()]),
+        audiences: one.audiences.clone().unwrap_or_default(),
+        resource: one.audiences.is_none().then(|| resource.clone()),
         groups_claim: one.groups_claim.clone(),
     });
     let documents = HttpsDocuments::new().map_err(|error| {
@@ -144,6 +153,7 @@ mod tests {
             "[auth.issuers.a]\nissuer = \"https://id.example?a=b\"".to_owned(),
             "[auth.issuers.a]\nissuer = \"https://u:p@id.example\"".to_owned(),
             "[auth.issuers.a]\nissuer = \"id.example\"".to_owned(),
+            "[auth.issuers.\"a/b\"]\nissuer = \"https://id.example\"".to_owned(),
         ] {
             assert!(of(&bad).is_err(), "{bad}");
         }

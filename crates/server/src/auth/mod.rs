@@ -110,10 +110,15 @@ impl Credentials {
     }
 
     #[cfg(feature = "oauth")]
-    async fn of_token(&self, token: &str) -> Result<Authenticated, NotAuthenticated> {
+    async fn of_token(
+        &self,
+        token: &str,
+        request: &Parts,
+    ) -> Result<Authenticated, NotAuthenticated> {
         let Some(tokens) = &self.tokens else { return Err(NotAuthenticated::Malformed) };
+        let toolset = crate::http::toolset_of(request.uri.path());
         let tokens::Proven { identity, valid_for } =
-            tokens.authenticate(token).await.map_err(NotAuthenticated::Token)?;
+            tokens.authenticate(token, toolset).await.map_err(NotAuthenticated::Token)?;
         let missing = self.scopes.iter().find(|scope| !identity.scopes.contains(scope));
         if let Some(scope) = missing {
             let (caller, scope) = (identity.name, scope.clone());
@@ -124,7 +129,7 @@ impl Credentials {
     }
 
     #[cfg(not(feature = "oauth"))]
-    async fn of_token(&self, _: &str) -> Result<Authenticated, NotAuthenticated> {
+    async fn of_token(&self, _: &str, _: &Parts) -> Result<Authenticated, NotAuthenticated> {
         Err(NotAuthenticated::Malformed)
     }
 }
@@ -146,7 +151,7 @@ impl Authenticator for Credentials {
             Some(Bearer::ApiKey(key)) => {
                 Ok(Caller::authenticated(self.proxy.key_holder(&secret_digest(key))?).into())
             }
-            Some(Bearer::AccessToken(token)) => self.of_token(token).await,
+            Some(Bearer::AccessToken(token)) => self.of_token(token, request).await,
         }
     }
 }

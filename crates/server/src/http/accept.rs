@@ -6,6 +6,7 @@ use std::convert::Infallible;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -28,6 +29,8 @@ use super::body::{AnswerBody, Budget, Held, LimitedBody};
 use super::connections::{Activity, IdleConnections};
 use super::limits::{BUFFER_BYTES_MAX, HEAD_BYTES_MAX};
 use super::stream::DeadlineStream;
+#[cfg(feature = "tls")]
+use super::tls::CountedStream;
 use super::{Limits, Problem};
 use crate::auth::Connection;
 use crate::peer::PeerOwners;
@@ -133,24 +136,28 @@ async fn serve(
 ) {
     #[cfg(feature = "tls")]
     if let Some(tls) = &serving.tls {
+        let (counted, sent) = CountedStream::new(stream);
         let accepted = tokio::select! {
             biased;
             () = activity.evicted() => return,
             () = stopping.cancelled() => return,
-            accepted = timeout(serving.limits.header_timeout, tls.accept(stream)) => accepted,
+            accepted = timeout(serving.limits.header_timeout, tls.accept(counted)) => accepted,
         };
         return match accepted {
-            Ok(Ok(stream)) => requests(stream, connection, serving, activity, stopping).await,
+            Ok(Ok(stream)) => {
+                requests(stream, Some(sent), connection, serving, activity, stopping).await;
+            }
             Ok(Err(error)) => tracing::debug!(%error, "a TLS handshake failed"),
             Err(_) => tracing::debug!("a TLS handshake was not complete in time"),
         };
     }
-    requests(stream, connection, serving, activity, stopping).await;
+    requests(stream, None, connection, serving, activity, stopping).await;
 }
 
-/// Serves the requests of one connection.
+/// Serves the requests of one connection. `sent` counts the bytes below TLS.
 async fn requests<S>(
     stream: S,
+    sent: Option<Arc<AtomicU64>>,
     connection: Connection,
     serving: Arc<Serving>,
     activity: Arc<Activity>,
@@ -158,7 +165,8 @@ async fn requests<S>(
 ) where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    let io = TokioIo::new(DeadlineStream::new(stream, Arc::clone(&activity), &serving.limits));
+    let io =
+        TokioIo::new(DeadlineStream::new(stream, sent, Arc::clone(&activity), &serving.limits));
     let router = TowerToHyperService::new(serving.router.clone());
     let service = {
         let activity = Arc::clone(&activity);

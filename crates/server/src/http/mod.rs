@@ -45,6 +45,8 @@ pub use limits::{
 pub use problem::Problem;
 pub use problem_code::ProblemCode;
 pub use resource::ProtectedResource;
+#[cfg(feature = "oauth")]
+pub(crate) use resource::toolset_of;
 #[cfg(feature = "tls")]
 pub use tls::{Tls, TlsError};
 
@@ -144,7 +146,11 @@ fn router(door: HttpDoor, ending: &CancellationToken) -> Router {
 }
 
 /// Returns the answer to a request without valid credentials, with its challenge.
-fn not_authenticated(error: &NotAuthenticated, own: Option<&ProtectedResource>) -> Response {
+fn not_authenticated(
+    error: &NotAuthenticated,
+    own: Option<&ProtectedResource>,
+    path: &str,
+) -> Response {
     // Further requests on this connection would fail as well; closing it frees its place.
     let close = [(CONNECTION, "close")];
     if error.is_temporary() {
@@ -156,7 +162,7 @@ fn not_authenticated(error: &NotAuthenticated, own: Option<&ProtectedResource>) 
         _ => ProblemCode::NOT_AUTHENTICATED,
     };
     let problem = Problem::new(code, error.to_string());
-    (close, [(WWW_AUTHENTICATE, resource::challenge(error, own))], problem).into_response()
+    (close, [(WWW_AUTHENTICATE, resource::challenge(error, own, path))], problem).into_response()
 }
 
 /// The remaining time of the credentials of a request.
@@ -188,7 +194,7 @@ async fn authenticate(
             let (key, caller) = (error.key(), error.caller());
             let denied = DeniedAuthentication { reason, key, caller, peer };
             door.gateway.proxy.record_denied_authentication(denied).await;
-            not_authenticated(&error, door.resource.as_deref())
+            not_authenticated(&error, door.resource.as_deref(), parts.uri.path())
         }
     }
 }

@@ -5,8 +5,9 @@
 use std::sync::Arc;
 
 use axum::Router;
-use axum::response::Json;
+use axum::response::{IntoResponse, Json};
 use axum::routing::get;
+use http::Uri;
 use serde_json::{Value, json};
 
 use crate::auth::NotAuthenticated;
@@ -35,9 +36,14 @@ impl ProtectedResource {
         (origin, path.trim_end_matches('/'))
     }
 
-    fn description(&self) -> Value {
+    /// Returns the description of the resource, or of a tool set of it.
+    fn description(&self, toolset: Option<&str>) -> Value {
+        let resource = match toolset {
+            Some(name) => format!("{}/{name}", self.resource.trim_end_matches('/')),
+            None => self.resource.clone(),
+        };
         let mut description = json!({
-            "resource": self.resource,
+            "resource": resource,
             "authorization_servers": self.issuers,
             "bearer_methods_supported": ["header"],
             "resource_name": "Toolbooth",
@@ -47,22 +53,56 @@ impl ProtectedResource {
         }
         description
     }
+
+    /// Returns the description for what follows the well-known path: the path of the resource as
+    /// clients see it, or as it is behind a proxy, and perhaps a tool set of it.
+    fn described(&self, path: &str) -> Option<Value> {
+        let own = self.parts().1;
+        if path.is_empty() {
+            return Some(self.description(None));
+        }
+        let rest = [own, "/mcp"].into_iter().find_map(|known| path.strip_prefix(known))?;
+        match rest {
+            "" => Some(self.description(None)),
+            _ => rest
+                .strip_prefix('/')
+                .filter(|name| is_toolset(name))
+                .map(|name| self.description(Some(name))),
+        }
+    }
 }
 
-/// Serves the description, below the path of the resource and without it.
+/// Whether a text can be the name of a tool set.
+fn is_toolset(name: &str) -> bool {
+    (1..=64).contains(&name.len())
+        && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-'))
+}
+
+/// Returns the tool set that the path of a request names.
+pub(crate) fn toolset_of(path: &str) -> Option<&str> {
+    path.strip_prefix("/mcp/").filter(|name| is_toolset(name))
+}
+
+/// Serves the descriptions.
 pub(super) fn routes(own: Arc<ProtectedResource>) -> Router {
-    let describe = get(move || {
-        let description = own.description();
-        async move { Json(description) }
-    });
+    let describe = |uri: Uri| async move {
+        let path = uri.path().strip_prefix(WELL_KNOWN).unwrap_or_default();
+        match own.described(path) {
+            Some(description) => Json(description).into_response(),
+            None => super::routes::not_found().await,
+        }
+    };
     Router::new()
-        .route(WELL_KNOWN, describe.clone())
-        .route(&format!("{WELL_KNOWN}/mcp"), describe.clone())
-        .route(&format!("{WELL_KNOWN}/mcp/{{toolset}}"), describe)
+        .route(WELL_KNOWN, get(describe.clone()))
+        .route(&format!("{WELL_KNOWN}/{{*resource}}"), get(describe))
 }
 
-/// Returns the challenge of a request without valid credentials.
-pub(super) fn challenge(error: &NotAuthenticated, own: Option<&ProtectedResource>) -> String {
+/// Returns the challenge of a request to a path without valid credentials.
+pub(super) fn challenge(
+    error: &NotAuthenticated,
+    own: Option<&ProtectedResource>,
+    request: &str,
+) -> String {
     let mut challenge = "Bearer realm=\"toolbooth\"".to_owned();
     let mut add = |name: &str, value: &str| {
         // These two would have to be escaped; no URL and no scope has them (RFC 6749, 3.3).
@@ -73,6 +113,7 @@ pub(super) fn challenge(error: &NotAuthenticated, own: Option<&ProtectedResource
         // A request without credentials is told no error (RFC 6750, 3.1).
         NotAuthenticated::NoCredentials(_) | NotAuthenticated::NotTheProxy => (),
         NotAuthenticated::InsufficientScope { .. } => add("error", "insufficient_scope"),
+        NotAuthenticated::Malformed | NotAuthenticated::InUrl => add("error", "invalid_request"),
         _ => add("error", "invalid_token"),
     }
     if let Some(own) = own {
@@ -80,7 +121,8 @@ pub(super) fn challenge(error: &NotAuthenticated, own: Option<&ProtectedResource
             add("scope", &own.scopes.join(" "));
         }
         let (origin, path) = own.parts();
-        add("resource_metadata", &format!("{origin}{WELL_KNOWN}{path}"));
+        let toolset = toolset_of(request).map(|name| format!("/{name}")).unwrap_or_default();
+        add("resource_metadata", &format!("{origin}{WELL_KNOWN}{path}{toolset}"));
     }
     challenge
 }
@@ -97,15 +139,15 @@ mod tests {
             scopes: vec!["tools".into(), "read".into()],
         };
         let none = NotAuthenticated::NoCredentials("");
-        assert_eq!(challenge(&none, None), r#"Bearer realm="toolbooth""#);
+        assert_eq!(challenge(&none, None, "/mcp"), r#"Bearer realm="toolbooth""#);
         let described = r#"resource_metadata="https://gateway.example/.well-known/oauth-protected-resource/mcp""#;
         let scope = r#"scope="tools read""#;
         assert_eq!(
-            challenge(&none, Some(&own)),
+            challenge(&none, Some(&own), "/v1/calls"),
             format!(r#"Bearer realm="toolbooth", {scope}, {described}"#)
         );
         assert_eq!(
-            challenge(&NotAuthenticated::UnknownKey, Some(&own)),
+            challenge(&NotAuthenticated::UnknownKey, Some(&own), "/mcp"),
             format!(r#"Bearer realm="toolbooth", error="invalid_token", {scope}, {described}"#)
         );
         let lacks =
@@ -114,10 +156,38 @@ mod tests {
         let described =
             r#"resource_metadata="https://gateway.example/.well-known/oauth-protected-resource""#;
         assert_eq!(
-            challenge(&lacks, Some(&bare)),
+            challenge(&lacks, Some(&bare), "/mcp"),
             format!(
                 r#"Bearer realm="toolbooth", error="insufficient_scope", {scope}, {described}"#
             )
         );
+    }
+
+    #[test]
+    fn a_tool_set_is_a_resource_of_its_own() {
+        let of = |resource: &str| ProtectedResource {
+            resource: resource.into(),
+            issuers: vec!["https://id.example".into()],
+            scopes: Vec::new(),
+        };
+        let own = of("https://gateway.example/tools/mcp");
+        let named = |path: &str| own.described(path).map(|told| told["resource"].clone());
+        for path in ["", "/mcp", "/tools/mcp"] {
+            assert_eq!(named(path), Some(json!("https://gateway.example/tools/mcp")), "{path}");
+        }
+        for path in ["/mcp/work", "/tools/mcp/work"] {
+            assert_eq!(
+                named(path),
+                Some(json!("https://gateway.example/tools/mcp/work")),
+                "{path}"
+            );
+        }
+        for path in ["/other", "/mcp/a/b", "/mcp/", "/tools/mcp/a.b", "/mcpwork"] {
+            assert_eq!(named(path), None, "{path}");
+        }
+        let none = NotAuthenticated::NoCredentials("");
+        let told = challenge(&none, Some(&own), "/mcp/work");
+        assert!(told.ends_with("oauth-protected-resource/tools/mcp/work\""), "{told}");
+        assert!(!challenge(&none, Some(&own), "/mcp/a\"b").contains("a\"b"));
     }
 }

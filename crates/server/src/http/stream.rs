@@ -11,6 +11,7 @@ use std::future::Future;
 use std::io::{Error, ErrorKind, IoSlice, Result};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -44,8 +45,10 @@ pub(super) struct DeadlineStream<S> {
     head: Option<(u64, Timer)>,
     /// The deadline of a write while the kernel's buffer is full.
     write: Option<Timer>,
-    /// Bytes that the kernel has accepted since `write` was set.
+    /// Bytes that the kernel has accepted since `write` was set; below TLS, those that TLS has.
     written: usize,
+    /// Below TLS: the bytes that the kernel has accepted so far, and their number when `write` was set.
+    sent: Option<(Arc<AtomicU64>, u64)>,
     /// The problem that replaces hyper's own refusal, and the number of its bytes already sent.
     refusal: Option<(Vec<u8>, usize)>,
     closing: Closing,
@@ -58,7 +61,12 @@ enum Closing {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> DeadlineStream<S> {
-    pub(super) fn new(stream: S, activity: Arc<Activity>, limits: &Limits) -> Self {
+    pub(super) fn new(
+        stream: S,
+        sent: Option<Arc<AtomicU64>>,
+        activity: Arc<Activity>,
+        limits: &Limits,
+    ) -> Self {
         Self {
             stream,
             activity,
@@ -67,6 +75,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> DeadlineStream<S> {
             head: None,
             write: None,
             written: 0,
+            sent: sent.map(|sent| (sent, 0)),
             refusal: None,
             closing: Closing::Open,
             line_ends: LineEnds::default(),
@@ -102,6 +111,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> DeadlineStream<S> {
             }
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
             Poll::Pending => {
+                if let Some((sent, before)) = &mut self.sent {
+                    let now = sent.load(Ordering::Relaxed);
+                    // A flush of TLS takes a while, although the client reads.
+                    if self.write.is_none() || now - *before >= PROGRESS_BYTES_MIN as u64 {
+                        (*before, self.write) = (now, None);
+                    }
+                }
                 if self.write.is_none() {
                     self.written = 0;
                 }

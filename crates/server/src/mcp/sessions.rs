@@ -292,18 +292,18 @@ impl Session {
 }
 
 /// Returns the session of a caller that has been idle for the longest time.
-fn longest_idle(all: &HashMap<String, Arc<Session>>, caller: &Caller) -> Option<String> {
-    let own = all.values().filter(|one| one.client.caller == *caller);
+fn longest_idle(all: &HashMap<String, Arc<Session>>, caller: &str) -> Option<String> {
+    let own = all.values().filter(|one| one.client.caller.name() == caller);
     own.filter_map(|one| Some((one.idle_since()?, &one.id))).min().map(|(_, id)| id.clone())
 }
 
-/// Returns the caller with the most sessions, and their number.
-fn most_sessions(all: &HashMap<String, Arc<Session>>) -> Option<(usize, Caller)> {
-    let mut counts: HashMap<&Caller, usize> = HashMap::new();
+/// Returns the name of the caller with the most sessions, and their number.
+fn most_sessions(all: &HashMap<String, Arc<Session>>) -> Option<(usize, String)> {
+    let mut counts: HashMap<&str, usize> = HashMap::new();
     for session in all.values() {
-        *counts.entry(&session.client.caller).or_default() += 1;
+        *counts.entry(session.client.caller.name()).or_default() += 1;
     }
-    counts.into_iter().map(|(caller, count)| (count, caller.clone())).max()
+    counts.into_iter().map(|(caller, count)| (count, caller.to_owned())).max()
 }
 
 #[derive(Deserialize)]
@@ -349,15 +349,16 @@ impl Sessions {
         let session = Arc::new(Session::new(id, version, client, membership, in_flight));
         self.end_idle();
         let mut all = self.all();
-        let own = all.values().filter(|one| one.client.caller == *caller).count();
+        // Counted by name: tokens of one subject can have different scopes.
+        let own = all.values().filter(|one| one.client.caller.name() == caller.name()).count();
         let mut ended = None;
         if own >= self.limits.per_caller_max {
-            let oldest = longest_idle(&all, caller).ok_or(NoSession::TooMany)?;
+            let oldest = longest_idle(&all, caller.name()).ok_or(NoSession::TooMany)?;
             ended = all.remove(&oldest);
         } else if all.len() >= self.limits.all_max {
             let (most, owner) = most_sessions(&all).ok_or(NoSession::Full)?;
             // A caller never loses a session to a caller with as many sessions.
-            let owner = if most > own { owner } else { caller.clone() };
+            let owner = if most > own { owner } else { caller.name().to_owned() };
             let oldest = longest_idle(&all, &owner).ok_or(NoSession::Full)?;
             ended = all.remove(&oldest);
         }

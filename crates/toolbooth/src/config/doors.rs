@@ -141,7 +141,8 @@ pub(crate) struct Issuer {
     /// The audiences of which a token must have one; absent = the resource.
     #[serde(default)]
     pub(crate) audiences: Option<Vec<String>>,
-    /// The claim with the groups of the caller: a name, or a JSON pointer such as `/realm_access/roles`.
+    /// The claim with the groups of the caller: a name, or a JSON pointer such as `/realm_access/roles`. They are
+    /// matched as `group:SECTION/NAME`.
     #[serde(default)]
     pub(crate) groups_claim: Option<String>,
 }

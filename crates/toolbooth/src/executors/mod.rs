@@ -100,7 +100,8 @@ pub(crate) fn launcher(loaded: &Loaded) -> Result<Launcher, Failure> {
 
 /// Returns the files that no tool can see: records, keys, and settings that can contain secrets.
 fn hidden(loaded: &Loaded) -> Vec<PathBuf> {
-    let own = std::iter::once(&loaded.data).chain(&loaded.file);
+    let key = loaded.config.http.tls.as_ref().map(|tls| loaded.path(&tls.key));
+    let own = std::iter::once(&loaded.data).chain(&loaded.file).chain(&key);
     own.map(|path| {
         // A path that does not exist yet is resolved by its parent folder.
         let beside = || Some(path.parent()?.canonicalize().ok()?.join(path.file_name()?));

@@ -22,6 +22,7 @@ const WORD_BYTES_MAX: usize = 256;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Subject {
     pub(super) identity: Identity,
+    pub(super) audiences: Vec<String>,
     /// In milliseconds since 1970, with the leeway.
     pub(super) ends_at: i64,
 }
@@ -31,10 +32,10 @@ pub(super) fn issuer(claims: &Map<String, Value>) -> Option<&str> {
     claims.get("iss").and_then(Value::as_str)
 }
 
-/// Checks the claims of a token of this issuer.
+/// Checks the claims of a token of this issuer, except for the audiences.
 ///
 /// # Errors
-/// [`TokenRefusal`]: `Expired`, `NotYetValid`, `Audience` or `Claims`.
+/// [`TokenRefusal`]: `Expired`, `NotYetValid` or `Claims`.
 pub(super) fn subject(
     claims: &Map<String, Value>,
     settings: &IssuerSettings,
@@ -50,9 +51,6 @@ pub(super) fn subject(
         return Err(TokenRefusal::NotYetValid);
     }
     let audiences = claims.get("aud").map_or(Ok(Vec::new()), words)?;
-    if !audiences.iter().any(|audience| settings.audiences.contains(audience)) {
-        return Err(TokenRefusal::Audience);
-    }
     // Such a token is bound to a key of the client, which a bearer does not prove (RFC 7800, 3.1).
     if claims.contains_key("cnf") {
         return Err(TokenRefusal::Claims);
@@ -68,8 +66,9 @@ pub(super) fn subject(
         Some(claim) => member(claims, claim).map_or(Ok(Vec::new()), words)?,
         None => Vec::new(),
     };
-    let identity = identity.with_groups(groups).with_scopes(scopes(claims)?);
-    Ok(Subject { identity, ends_at })
+    let groups = groups.into_iter().map(|group| format!("{}/{group}", settings.name));
+    let identity = identity.with_groups(groups.collect()).with_scopes(scopes(claims)?);
+    Ok(Subject { identity, audiences, ends_at })
 }
 
 /// Returns a claim by its name, or by a JSON pointer (RFC 6901) into the claims.
@@ -134,12 +133,18 @@ mod tests {
 
     fn of(claims: &Value) -> Result<Subject, TokenRefusal> {
         let settings = IssuerSettings {
+            name: "own".into(),
             issuer: "https://id.example".into(),
             jwks_uri: None,
-            audiences: vec!["https://gateway.example/mcp".into(), "gateway".into()],
+            audiences: vec!["gateway".into()],
+            resource: Some("https://gateway.example/mcp".into()),
             groups_claim: Some("/realm/roles".into()),
         };
-        subject(claims.as_object().unwrap(), &settings, NOW)
+        let subject = subject(claims.as_object().unwrap(), &settings, NOW)?;
+        match settings.admits(&subject.audiences, Some("work")) {
+            true => Ok(subject),
+            false => Err(TokenRefusal::Audience),
+        }
     }
 
     fn with(change: &Value) -> Value {
@@ -158,11 +163,11 @@ mod tests {
     fn a_subject_has_name_groups_and_scopes() {
         let own = json!({ "scope": "b a", "realm": { "roles": ["x"] }, "aud": ["z", "gateway"],
             "nbf": NOW / 1_000, "iat": 1 });
-        let Subject { identity, ends_at } = of(&with(&own)).unwrap();
+        let Subject { identity, ends_at, .. } = of(&with(&own)).unwrap();
         assert_eq!(identity.name, "jwt:https://id.example#bob");
         assert_eq!(
             (identity.groups, identity.scopes),
-            (vec!["x".into()], vec!["a".into(), "b".into()])
+            (vec!["own/x".into()], vec!["a".into(), "b".into()])
         );
         assert_eq!(ends_at, NOW + 60_000 + LEEWAY_MS);
         assert_eq!(of(&with(&json!({ "scp": ["a"] }))).unwrap().identity.scopes, ["a"]);
@@ -182,6 +187,9 @@ mod tests {
             (json!({ "aud": [] }), TokenRefusal::Audience),
             (json!({ "aud": "https://gateway.example/mcp/" }), TokenRefusal::Audience),
             (json!({ "aud": ["other", "Gateway"] }), TokenRefusal::Audience),
+            (json!({ "aud": "https://gateway.example/mcp/other" }), TokenRefusal::Audience),
+            (json!({ "aud": "https://gateway.example/mcpwork" }), TokenRefusal::Audience),
+            (json!({ "aud": "https://gateway.example" }), TokenRefusal::Audience),
             (json!({ "aud": { "a": "gateway" } }), TokenRefusal::Claims),
             (json!({ "exp": null }), TokenRefusal::Claims),
             (json!({ "exp": "1900000000" }), TokenRefusal::Claims),
@@ -201,6 +209,9 @@ mod tests {
             (json!({ "realm": { "roles": ["a".repeat(257)] } }), TokenRefusal::Claims),
         ] {
             assert_eq!(of(&with(&change)), Err(refusal), "{change}");
+        }
+        for audience in ["https://gateway.example/mcp", "https://gateway.example/mcp/work"] {
+            assert!(of(&with(&json!({ "aud": audience }))).is_ok(), "{audience}");
         }
         // Within the leeway.
         assert!(of(&with(&json!({ "exp": second - 29, "nbf": second + 30 }))).is_ok());

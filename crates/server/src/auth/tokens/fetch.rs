@@ -18,7 +18,12 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Fetches documents over HTTPS, and over HTTP from this machine.
 #[derive(Debug, Clone)]
-pub struct HttpsDocuments(Client);
+pub struct HttpsDocuments {
+    /// Uses the proxy of the environment, if any.
+    remote: Client,
+    /// Asks this machine directly, because what it asks is not encrypted.
+    own: Client,
+}
 
 impl HttpsDocuments {
     /// Creates the client. It trusts the authorities that the machine trusts.
@@ -28,14 +33,18 @@ impl HttpsDocuments {
     pub fn new() -> Result<Self, DocumentError> {
         // Already installed where another part of the process uses TLS.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let client = Client::builder()
-            .redirect(Policy::none())
-            .connect_timeout(CONNECT_TIMEOUT)
-            .timeout(TIMEOUT)
-            .pool_max_idle_per_host(0)
-            .user_agent(concat!("toolbooth/", env!("CARGO_PKG_VERSION")))
-            .build();
-        client.map(Self).map_err(|error| unreachable("the client", error))
+        let builder = || {
+            Client::builder()
+                .redirect(Policy::none())
+                .connect_timeout(CONNECT_TIMEOUT)
+                .timeout(TIMEOUT)
+                .pool_max_idle_per_host(0)
+                .user_agent(concat!("toolbooth/", env!("CARGO_PKG_VERSION")))
+        };
+        let built = |builder: reqwest::ClientBuilder| {
+            builder.build().map_err(|error| unreachable("the client", error))
+        };
+        Ok(Self { remote: built(builder())?, own: built(builder().no_proxy())? })
     }
 }
 
@@ -51,7 +60,8 @@ impl Documents for HttpsDocuments {
         if !is_secure(address) {
             return Err(wrong(format!("`{}` is not https", address.escape_debug())));
         }
-        let request = self.0.get(address).header("accept", "application/json");
+        let client = if address.starts_with("https:") { &self.remote } else { &self.own };
+        let request = client.get(address).header("accept", "application/json");
         let mut response = request.send().await.map_err(|error| unreachable(address, error))?;
         let status = response.status();
         if status != StatusCode::OK {

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use serde::Deserialize;
+use tokio::sync::{Semaphore, watch};
 use toolbooth_proxy::Clock;
 
 use super::key_set::KeySet;
@@ -19,14 +20,24 @@ const REFRESH_EVERY: Duration = Duration::from_secs(300);
 const REFRESH_MAX: Duration = Duration::from_secs(600);
 /// The age up to which keys are used while the issuer cannot be reached.
 const STALE_MAX: Duration = Duration::from_secs(24 * 3_600);
-/// The shortest time between two attempts to fetch the keys.
+/// The time between the end of an attempt to fetch the keys and the next attempt.
 const ATTEMPT_EVERY: Duration = Duration::from_secs(10);
+/// The time of one attempt.
+const ATTEMPT_MAX: Duration = Duration::from_secs(10);
+/// The time that a request waits for an attempt where it could do without.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Requests that wait for an attempt; further ones are refused, so that they do not hold all
+/// connections.
+const WAITING_MAX: usize = 256;
 
 /// The keys at hand. Times are those of the monotonic clock.
 #[derive(Debug, Default)]
 struct Held {
     keys: Option<(Arc<KeySet>, Duration)>,
-    attempted_at: Option<Duration>,
+    /// Whether an attempt is in progress.
+    is_running: bool,
+    /// The end of the last attempt.
+    ended_at: Option<Duration>,
     /// Whether the last attempt failed.
     is_failing: bool,
 }
@@ -41,8 +52,9 @@ pub(super) struct Issuer {
     documents: Arc<dyn Documents>,
     clock: Arc<dyn Clock>,
     held: Mutex<Held>,
-    /// Held by the only attempt to fetch.
-    fetching: tokio::sync::Mutex<()>,
+    /// The number of attempts that have ended.
+    ended: watch::Sender<u64>,
+    waiting: Semaphore,
 }
 
 impl Issuer {
@@ -51,8 +63,8 @@ impl Issuer {
         documents: Arc<dyn Documents>,
         clock: Arc<dyn Clock>,
     ) -> Self {
-        let (held, fetching) = (Mutex::default(), tokio::sync::Mutex::default());
-        Self { settings, documents, clock, held, fetching }
+        let (ended, waiting) = (watch::Sender::new(0), Semaphore::new(WAITING_MAX));
+        Self { settings, documents, clock, held: Mutex::default(), ended, waiting }
     }
 
     fn held(&self) -> MutexGuard<'_, Held> {
@@ -66,10 +78,8 @@ impl Issuer {
         (age < STALE_MAX).then_some((keys, age))
     }
 
-    /// Whether the keys may be fetched at this time.
-    fn may_attempt(&self) -> bool {
-        let now = self.clock.monotonic();
-        self.held().attempted_at.is_none_or(|at| now.saturating_sub(at) >= ATTEMPT_EVERY)
+    fn is_failing(&self) -> bool {
+        self.held().is_failing
     }
 
     /// Returns the keys, which are fetched if they are too old.
@@ -79,14 +89,21 @@ impl Issuer {
     pub(super) async fn keys(self: &Arc<Self>) -> Result<Arc<KeySet>, Away> {
         match self.at_hand() {
             Some((keys, age)) if age < REFRESH_EVERY => return Ok(keys),
-            Some((keys, age)) if age < REFRESH_MAX => {
-                if self.may_attempt() && self.fetching.try_lock().is_ok() {
-                    let own = Arc::clone(self);
-                    tokio::spawn(async move { own.refresh().await });
+            Some((keys, age)) => {
+                let failing = self.is_failing();
+                let ended = self.ended.subscribe();
+                self.begin();
+                // While attempts fail, no request waits for the next one.
+                if age < REFRESH_MAX || failing {
+                    return Ok(keys);
                 }
-                return Ok(keys);
+                self.wait(ended, PATIENCE).await;
             }
-            _ => self.refresh().await,
+            None => {
+                let ended = self.ended.subscribe();
+                self.begin();
+                self.wait(ended, ATTEMPT_MAX).await;
+            }
         }
         self.at_hand().map(|(keys, _)| keys).ok_or(Away)
     }
@@ -95,29 +112,62 @@ impl Issuer {
     /// ones if they were fetched just now.
     ///
     /// # Errors
-    /// [`Away`], if the last attempt failed: whether there is such a key cannot be told.
-    pub(super) async fn keys_after(&self, seen: &Arc<KeySet>) -> Result<Arc<KeySet>, Away> {
+    /// [`Away`], if the last attempt failed or has not ended: whether there is such a key cannot be
+    /// told.
+    pub(super) async fn keys_after(
+        self: &Arc<Self>,
+        seen: &Arc<KeySet>,
+    ) -> Result<Arc<KeySet>, Away> {
         if self.at_hand().is_some_and(|(keys, _)| Arc::ptr_eq(&keys, seen)) {
-            self.refresh().await;
+            let ended = self.ended.subscribe();
+            self.begin();
+            self.wait(ended, PATIENCE).await;
         }
-        let is_failing = self.held().is_failing;
-        match is_failing {
-            true => Err(Away),
-            false => self.at_hand().map(|(keys, _)| keys).ok_or(Away),
+        let is_known = {
+            let held = self.held();
+            !held.is_failing && !held.is_running
+        };
+        let now = self.at_hand().filter(|_| is_known);
+        now.map(|(keys, _)| keys).ok_or(Away)
+    }
+
+    /// Begins to fetch the keys, unless that is in progress or was attempted just now. The attempt is
+    /// a task of its own: a client that closes its connection does not end it.
+    fn begin(self: &Arc<Self>) {
+        let began = self.clock.monotonic();
+        {
+            let mut held = self.held();
+            let is_early = held.ended_at.is_some_and(|at| began.saturating_sub(at) < ATTEMPT_EVERY);
+            if held.is_running || is_early {
+                return;
+            }
+            held.is_running = true;
+        }
+        let own = Arc::clone(self);
+        tokio::spawn(async move {
+            let fetched = match tokio::time::timeout(ATTEMPT_MAX, own.fetch()).await {
+                Ok(fetched) => fetched,
+                Err(_) => Err(DocumentError::Timeout),
+            };
+            own.end(fetched, began);
+        });
+    }
+
+    /// Waits until the attempt in progress, if any, has ended.
+    async fn wait(&self, mut ended: watch::Receiver<u64>, most: Duration) {
+        if !self.held().is_running {
+            return;
+        }
+        if let Ok(_place) = self.waiting.try_acquire() {
+            let _ = tokio::time::timeout(most, ended.changed()).await;
         }
     }
 
-    /// Fetches the keys, unless that was attempted just now. Waits for an attempt in progress.
-    async fn refresh(&self) {
-        let _fetching = self.fetching.lock().await;
-        if !self.may_attempt() {
-            return;
-        }
-        self.held().attempted_at = Some(self.clock.monotonic());
-        // The time before the request: what the issuer changes later is missing.
-        let began = self.clock.monotonic();
-        let fetched = self.fetch().await;
+    /// Takes over what an attempt has fetched.
+    fn end(&self, fetched: Result<KeySet, DocumentError>, began: Duration) {
         let mut held = self.held();
+        held.is_running = false;
+        held.ended_at = Some(self.clock.monotonic());
         held.is_failing = fetched.is_err();
         match fetched {
             Ok(keys) => {
@@ -126,6 +176,7 @@ impl Issuer {
                     let (issuer, count) = (&self.settings.issuer, keys.len());
                     tracing::info!(issuer, keys = count, "the keys of an issuer are fetched");
                 }
+                // The time before the request: what the issuer changes later is missing.
                 held.keys = Some((Arc::new(keys), began));
             }
             Err(error) => {
@@ -133,6 +184,8 @@ impl Issuer {
                 tracing::warn!(issuer, %error, "the keys of an issuer are not fetched");
             }
         }
+        drop(held);
+        self.ended.send_modify(|ended| *ended += 1);
     }
 
     /// Fetches the keys from the configured address, or from the one in the issuer's metadata.
@@ -153,28 +206,36 @@ impl Issuer {
             jwks_uri: Option<String>,
         }
         let issuer = &self.settings.issuer;
-        let mut missing = None;
+        let mut error = None;
         for address in metadata_addresses(issuer) {
-            let document = match self.documents.get(&address).await {
-                Ok(document) => document,
-                Err(error @ DocumentError::NoDocument { .. }) => {
-                    missing = Some(error);
-                    continue;
+            let read = async {
+                let document = self.documents.get(&address).await?;
+                let wrong = |reason: String| DocumentError::Malformed { reason };
+                let metadata: Metadata = serde_json::from_slice(&document).map_err(|error| {
+                    wrong(format!("`{address}` is no metadata (RFC 8414): {error}"))
+                })?;
+                if metadata.issuer != *issuer {
+                    let own = metadata.issuer.escape_debug();
+                    return Err(wrong(format!("`{address}` is of another issuer, `{own}`")));
                 }
-                Err(error) => return Err(error),
+                // Only an issuer on this machine names keys on this machine.
+                let fits = |keys: &String| {
+                    is_secure(keys) && (keys.starts_with("https:") || issuer.starts_with("http:"))
+                };
+                let keys = metadata.jwks_uri.filter(fits);
+                keys.ok_or_else(|| wrong(format!("`{address}` has no secure `jwks_uri`")))
             };
-            let wrong = |reason: String| DocumentError::Malformed { reason };
-            let metadata: Metadata = serde_json::from_slice(&document).map_err(|error| {
-                wrong(format!("`{address}` is no metadata (RFC 8414): {error}"))
-            })?;
-            if metadata.issuer != *issuer {
-                let own = metadata.issuer.escape_debug();
-                return Err(wrong(format!("`{address}` is of another issuer, `{own}`")));
+            match read.await {
+                Ok(keys) => return Ok(keys),
+                // What is there and wrong says more than what is missing.
+                Err(found) if matches!(error, None | Some(DocumentError::NoDocument { .. })) => {
+                    error = Some(found);
+                }
+                Err(_) => (),
             }
-            let keys = metadata.jwks_uri.filter(|keys| is_secure(keys));
-            return keys.ok_or_else(|| wrong(format!("`{address}` has no secure `jwks_uri`")));
         }
-        Err(missing.unwrap_or(DocumentError::Malformed { reason: "no address".to_owned() }))
+        let none = || DocumentError::NoDocument { address: issuer.clone() };
+        Err(error.unwrap_or_else(none))
     }
 }
 

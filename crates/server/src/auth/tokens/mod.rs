@@ -45,12 +45,18 @@ pub trait Documents: Send + Sync {
 /// An issuer of access tokens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IssuerSettings {
+    /// The name with which the groups of its tokens begin: `NAME/GROUP`. No group of another issuer or
+    /// of an API key is the same.
+    pub name: String,
     /// The claim `iss` of its tokens, to the letter.
     pub issuer: String,
     /// The address of its keys; `None` = the one in its metadata.
     pub jwks_uri: Option<String>,
-    /// The audiences of which a token must have one.
+    /// The audiences of which a token must have one, beside the resource.
     pub audiences: Vec<String>,
+    /// The resource for which tokens are issued (RFC 8707). A tool set is a resource of its own,
+    /// `RESOURCE/NAME`; a token for it is not valid elsewhere.
+    pub resource: Option<String>,
     /// The claim with the groups of the subject, by its name or as a JSON pointer.
     pub groups_claim: Option<String>,
 }
@@ -67,10 +73,24 @@ impl IssuerSettings {
         if let Some(address) = self.jwks_uri.as_ref().filter(|address| !is_secure(address)) {
             return Err(IssuerError::Keys { address: address.clone() });
         }
-        match self.audiences.iter().any(|audience| !audience.is_empty()) {
+        match self.audiences.iter().chain(&self.resource).any(|audience| !audience.is_empty()) {
             true => Ok(()),
             false => Err(IssuerError::NoAudience { issuer: issuer() }),
         }
+    }
+
+    /// Whether a token with one of these audiences is valid for a tool set, or for everything.
+    fn admits(&self, audiences: &[String], toolset: Option<&str>) -> bool {
+        audiences.iter().any(|audience| {
+            let is_own = |resource: &String| {
+                let rest = audience.strip_prefix(resource.as_str());
+                rest.is_some_and(|rest| {
+                    rest.is_empty()
+                        || rest.strip_prefix('/').is_some_and(|name| Some(name) == toolset)
+                })
+            };
+            self.audiences.contains(audience) || self.resource.as_ref().is_some_and(is_own)
+        })
     }
 }
 
@@ -152,17 +172,21 @@ impl AccessTokens {
         found
     }
 
-    /// Returns the identity that a token proves.
+    /// Returns the identity that a token proves, at the endpoint of a tool set or elsewhere.
     ///
     /// # Errors
     /// [`TokenRefusal`].
-    pub async fn authenticate(&self, token: &str) -> Result<Proven, TokenRefusal> {
+    pub async fn authenticate(
+        &self,
+        token: &str,
+        toolset: Option<&str>,
+    ) -> Result<Proven, TokenRefusal> {
         let digest = secret_digest(token);
         let known = self.verified().get(&digest).cloned();
         if let Some(known) = known
             && known.issuer.keys().await.is_ok_and(|keys| keys.has(&known.key))
         {
-            return self.proven(&known.subject);
+            return self.proven(&known.subject, &known.issuer, toolset);
         }
         let jws = Jws::read(token)?;
         let issuer = claims::issuer(&jws.claims).and_then(|name| self.issuers.get(name));
@@ -176,7 +200,7 @@ impl AccessTokens {
         }
         let key = key?.clone();
         let subject = claims::subject(&jws.claims, &issuer.settings, self.clock.now().epoch_ms)?;
-        let proven = self.proven(&subject)?;
+        let proven = self.proven(&subject, issuer, toolset)?;
         self.remember(digest, Verified { subject, issuer: Arc::clone(issuer), key });
         Ok(proven)
     }
@@ -185,7 +209,17 @@ impl AccessTokens {
         self.verified.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn proven(&self, subject: &Subject) -> Result<Proven, TokenRefusal> {
+    fn proven(
+        &self,
+        subject: &Subject,
+        issuer: &Issuer,
+        toolset: Option<&str>,
+    ) -> Result<Proven, TokenRefusal> {
+        if !issuer.settings.admits(&subject.audiences, toolset) {
+            let audiences = &subject.audiences;
+            tracing::debug!(?audiences, "an access token is for another resource");
+            return Err(TokenRefusal::Audience);
+        }
         let remaining = subject.ends_at.saturating_sub(self.clock.now().epoch_ms);
         match u64::try_from(remaining) {
             Ok(remaining @ 1..) => Ok(Proven {

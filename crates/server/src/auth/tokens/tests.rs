@@ -129,11 +129,26 @@ impl Key {
 }
 
 /// The documents of the issuer.
-#[derive(Default)]
 struct TestIssuer {
     documents: Mutex<HashMap<String, Vec<u8>>>,
     is_away: std::sync::atomic::AtomicBool,
+    /// Requests for keys, and all requests.
     fetches: AtomicUsize,
+    requests: AtomicUsize,
+    /// Each request takes a permit before it is answered.
+    gate: tokio::sync::Semaphore,
+}
+
+impl Default for TestIssuer {
+    fn default() -> Self {
+        Self {
+            documents: Mutex::default(),
+            is_away: std::sync::atomic::AtomicBool::new(false),
+            fetches: AtomicUsize::new(0),
+            requests: AtomicUsize::new(0),
+            gate: tokio::sync::Semaphore::new(1_000),
+        }
+    }
 }
 
 impl TestIssuer {
@@ -145,6 +160,11 @@ impl TestIssuer {
         documents.insert(keys_at, json!({ "keys": keys }).to_string().into_bytes());
         let address = format!("{ISSUER}/.well-known/openid-configuration");
         documents.insert(address, metadata.to_string().into_bytes());
+    }
+
+    /// Answers no request until permits are added again.
+    fn hang(&self) {
+        self.gate.forget_permits(1_000_000);
     }
 
     /// The number of times that the keys were asked for.
@@ -160,6 +180,8 @@ impl Documents for TestIssuer {
         if address.ends_with("/keys") {
             self.fetches.fetch_add(1, Ordering::SeqCst);
         }
+        self.requests.fetch_add(1, Ordering::SeqCst);
+        self.gate.acquire().await.unwrap().forget();
         if self.is_away.load(Ordering::SeqCst) {
             return Err(DocumentError::Status { address: named, status: 503 });
         }
@@ -179,9 +201,11 @@ impl Stage {
         let (clock, issuer) = (Arc::<TestClock>::default(), Arc::<TestIssuer>::default());
         issuer.publish(keys);
         let settings = IssuerSettings {
+            name: "own".into(),
             issuer: ISSUER.into(),
             jwks_uri: None,
-            audiences: vec![AUDIENCE.into()],
+            audiences: Vec::new(),
+            resource: Some(AUDIENCE.into()),
             groups_claim: Some("groups".into()),
         };
         let (documents, own): (Arc<dyn Documents>, Arc<dyn Clock>) =
@@ -197,7 +221,7 @@ impl Stage {
     }
 
     async fn name(&self, token: &str) -> Result<String, TokenRefusal> {
-        self.tokens.authenticate(token).await.map(|proven| proven.identity.name)
+        self.tokens.authenticate(token, None).await.map(|proven| proven.identity.name)
     }
 
     /// Waits until a refresh in the background has ended.
@@ -220,9 +244,9 @@ async fn tokens_of_every_asymmetric_algorithm_name_their_subject() {
     for alg in names {
         let key = Key::new("1", alg);
         let stage = Stage::new(&[&key]);
-        let proven = stage.tokens.authenticate(&key.token(&stage.claims())).await.unwrap();
+        let proven = stage.tokens.authenticate(&key.token(&stage.claims()), None).await.unwrap();
         assert_eq!(proven.identity.name, BOB, "{alg}");
-        assert_eq!(proven.identity.groups, ["team"]);
+        assert_eq!(proven.identity.groups, ["own/team"]);
         assert_eq!(proven.identity.scopes, ["tools"]);
         assert_eq!(proven.valid_for, Duration::from_secs(3_630));
         // Another algorithm of the same key type does not verify.
@@ -273,9 +297,11 @@ async fn tokens_in_the_forms_of_common_providers_are_accepted() {
         put(&keys, &json!({ "keys": [encryption, bare] }));
     }
     let settings = |issuer: &str, audience: &str, groups: Option<&str>| IssuerSettings {
+        name: "p".into(),
         issuer: issuer.to_owned(),
         jwks_uri: None,
         audiences: vec![audience.to_owned()],
+        resource: None,
         groups_claim: groups.map(str::to_owned),
     };
     let clock = Arc::<TestClock>::default();
@@ -296,7 +322,7 @@ async fn tokens_in_the_forms_of_common_providers_are_accepted() {
                 "realm_access": { "roles": ["team", "offline_access"] },
                 "scope": "openid email", "email_verified": false, "acr": "1" }),
             "jwt:https://id.example/realms/team#0c9f-77",
-            vec!["offline_access", "team"],
+            vec!["p/offline_access", "p/team"],
             vec!["email", "openid"],
         ),
         (
@@ -305,7 +331,7 @@ async fn tokens_in_the_forms_of_common_providers_are_accepted() {
                 "exp": now + 4_000, "aio": "E2", "groups": ["3fa8-11"], "scp": "tools.call",
                 "sub": "Wq_0", "uti": "x", "ver": "2.0", "xms_ftd": "z" }),
             "jwt:https://login.example/6b1f/v2.0#Wq_0",
-            vec!["3fa8-11"],
+            vec!["p/3fa8-11"],
             vec!["tools.call"],
         ),
         (
@@ -319,7 +345,7 @@ async fn tokens_in_the_forms_of_common_providers_are_accepted() {
         ),
     ] {
         let identity =
-            tokens.authenticate(&key.token_with(&header, &claims)).await.unwrap().identity;
+            tokens.authenticate(&key.token_with(&header, &claims), None).await.unwrap().identity;
         assert_eq!(identity.name, name);
         assert_eq!(
             (identity.groups, identity.scopes),
@@ -466,6 +492,70 @@ async fn known_keys_are_used_while_the_issuer_is_away_and_not_for_ever() {
     assert_eq!(stage.name(&token(&stage)).await, Err(TokenRefusal::IssuerAway));
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_client_that_goes_away_does_not_end_the_fetch() {
+    let key = Key::new("1", "ES256");
+    let stage = Stage::new(&[&key]);
+    let token = key.token(&stage.claims());
+    stage.issuer.hang();
+    let gone = tokio::time::timeout(Duration::from_millis(5), stage.name(&token)).await;
+    assert!(gone.is_err(), "the request waits: {gone:?}");
+    stage.issuer.gate.add_permits(10);
+    stage.fetched(1).await;
+    assert!(stage.name(&token).await.is_ok());
+    assert_eq!(stage.issuer.fetches(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_issuer_that_hangs_is_asked_once_and_delays_nobody_who_has_keys() {
+    let key = Key::new("1", "ES256");
+    let stage = Arc::new(Stage::new(&[&key]));
+    let token = key.token(&stage.claims());
+    stage.issuer.hang();
+    let ask = |token: &str| {
+        let (stage, token) = (Arc::clone(&stage), token.to_owned());
+        tokio::spawn(async move { stage.name(&token).await })
+    };
+    let first: Vec<_> = (0..WAITING + 10).map(|_| ask(&token)).collect();
+    tokio::task::yield_now().await;
+    // Longer than the pause between attempts, while the first one is in progress.
+    stage.clock.pass(15);
+    let later = ask(&token);
+    for refused in first.into_iter().chain([later]) {
+        assert_eq!(refused.await.unwrap(), Err(TokenRefusal::IssuerAway));
+    }
+    assert_eq!(stage.issuer.requests.load(Ordering::SeqCst), 1);
+
+    // Two places of the metadata, and the keys.
+    stage.issuer.gate.add_permits(3);
+    stage.clock.pass(10);
+    assert!(stage.name(&token).await.is_ok());
+    // The known keys are used after a moment, and at once while the issuer is known to fail.
+    stage.clock.pass(600);
+    let token = key.token(&stage.claims());
+    let most = Duration::from_secs(3);
+    assert!(tokio::time::timeout(most, stage.name(&token)).await.unwrap().is_ok());
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    for _ in 0..5 {
+        stage.clock.pass(10);
+        let asked = tokio::time::timeout(Duration::from_millis(1), stage.name(&token)).await;
+        assert!(asked.unwrap().is_ok());
+    }
+}
+
+/// More requests than may wait.
+const WAITING: usize = 256;
+
+#[tokio::test]
+async fn metadata_is_searched_beyond_documents_that_are_no_metadata() {
+    let key = Key::new("1", "ES256");
+    let stage = Stage::new(&[&key]);
+    let page = b"<!doctype html>".to_vec();
+    let address = format!("{ISSUER}/.well-known/oauth-authorization-server");
+    stage.issuer.documents.lock().unwrap().insert(address, page);
+    assert!(stage.name(&key.token(&stage.claims())).await.is_ok());
+}
+
 #[tokio::test]
 async fn a_token_that_was_verified_ends_in_time() {
     let key = Key::new("1", "ES256");
@@ -473,7 +563,7 @@ async fn a_token_that_was_verified_ends_in_time() {
     let token = key.token(&stage.claims());
     assert!(stage.name(&token).await.is_ok());
     stage.clock.pass(3_629);
-    let left = stage.tokens.authenticate(&token).await.unwrap().valid_for;
+    let left = stage.tokens.authenticate(&token, None).await.unwrap().valid_for;
     assert_eq!(left, Duration::from_secs(1));
     stage.clock.pass(1);
     assert_eq!(stage.name(&token).await, Err(TokenRefusal::Expired));
