@@ -3,13 +3,13 @@
 //! The gateway is the release binary: run `cargo build --release` first.
 #![allow(clippy::unwrap_used, clippy::print_stdout, clippy::expect_used)]
 
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
 use toolbooth_tests::issuer::Issuer;
-use toolbooth_tests::{Gateway, Place};
+use toolbooth_tests::{Gateway, Place, read_answer};
 
 const ROUNDS: usize = 9;
 const CALLS: usize = 3_000;
@@ -47,20 +47,9 @@ impl Connection {
     fn call(&mut self) -> Duration {
         let began = Instant::now();
         self.stream.write_all(&self.request).unwrap();
-        let mut answer = Vec::new();
-        let mut piece = [0; 4_096];
-        loop {
-            let read = self.stream.read(&mut piece).unwrap();
-            assert!(read > 0, "the connection ended");
-            answer.extend_from_slice(piece.get(..read).unwrap());
-            let text = String::from_utf8_lossy(&answer);
-            let Some((head, body)) = text.split_once("\r\n\r\n") else { continue };
-            assert!(head.starts_with(self.status), "{text}");
-            let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
-            if body.len() >= length.unwrap().parse::<usize>().unwrap() {
-                return began.elapsed();
-            }
-        }
+        let answer = read_answer(&mut self.stream);
+        assert!(answer.starts_with(self.status), "{answer}");
+        began.elapsed()
     }
 }
 

@@ -4,13 +4,13 @@
 //! build --release` first. Needs a limit of 20,000 open files.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use toolbooth_tests::{Gateway, Place};
+use toolbooth_tests::{Gateway, Place, read_answer};
 
 const CONNECTIONS: usize = 10_000;
 const ROUNDS: usize = 5;
@@ -36,20 +36,9 @@ impl Caller {
     fn call(&mut self) -> Duration {
         let began = Instant::now();
         self.stream.write_all(&self.request).unwrap();
-        let mut answer = Vec::new();
-        let mut piece = [0; 4096];
-        loop {
-            let read = self.stream.read(&mut piece).unwrap();
-            assert!(read > 0, "the connection ended");
-            answer.extend_from_slice(piece.get(..read).unwrap());
-            let text = String::from_utf8_lossy(&answer);
-            let Some((head, body)) = text.split_once("\r\n\r\n") else { continue };
-            assert!(head.starts_with("HTTP/1.1 200"), "{text}");
-            let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
-            if body.len() >= length.unwrap().parse::<usize>().unwrap() {
-                return began.elapsed();
-            }
-        }
+        let answer = read_answer(&mut self.stream);
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        began.elapsed()
     }
 
     /// Returns the median and the 99th percentile, in milliseconds.

@@ -439,6 +439,26 @@ pub fn exchange(
     Some((head.to_owned(), body))
 }
 
+/// Reads one answer with a stated length from a connection that stays open.
+///
+/// # Panics
+/// If the connection ends before.
+pub fn read_answer(stream: &mut TcpStream) -> String {
+    let mut answer = Vec::new();
+    let mut piece = [0; 4_096];
+    loop {
+        let read = stream.read(&mut piece).expect("an answer in time");
+        assert!(read > 0, "the connection ended");
+        answer.extend_from_slice(piece.get(..read).unwrap_or_default());
+        let text = String::from_utf8_lossy(&answer);
+        let Some((head, body)) = text.split_once("\r\n\r\n") else { continue };
+        let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+        if body.len() >= length.and_then(|length| length.parse().ok()).expect("a length") {
+            return text.into_owned();
+        }
+    }
+}
+
 fn unchunk(body: &str) -> String {
     let (mut out, mut rest) = (String::new(), body);
     while let Some((size, after)) = rest.split_once("\r\n") {

@@ -4,7 +4,9 @@ pub mod auth;
 mod error;
 pub mod http;
 pub mod mcp;
+mod message_size;
 pub mod peer;
+mod toolset_path;
 
 use std::sync::Arc;
 

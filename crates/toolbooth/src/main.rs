@@ -1,5 +1,6 @@
 //! The binary: parses the command line, reads the configuration and composes the gateway.
 
+mod caller_sets;
 mod callers;
 mod certificate;
 mod cli;

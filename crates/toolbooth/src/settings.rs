@@ -82,8 +82,8 @@ pub(crate) fn authorizer(config: &Config) -> Result<Authorizer, Failure> {
     };
     Ok(Authorizer::new(flags)
         .with_whitelist(whitelist)
-        .with_callers(crate::callers::rights(config)?)
-        .with_budget(crate::callers::budget(&config.budgets, "budgets")?)
+        .with_callers(crate::caller_sets::rights(config)?)
+        .with_budget(crate::caller_sets::budget(&config.budgets, "budgets")?)
         .with_approval_by_trust(
             config.trust.approval.clone(),
             TrustLevels::with(config.trust.levels.clone()),

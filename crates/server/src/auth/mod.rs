@@ -116,7 +116,7 @@ impl Credentials {
         request: &Parts,
     ) -> Result<Authenticated, NotAuthenticated> {
         let Some(tokens) = &self.tokens else { return Err(NotAuthenticated::Malformed) };
-        let toolset = crate::http::toolset_of(request.uri.path());
+        let toolset = crate::toolset_path::toolset_of(request.uri.path());
         let tokens::Proven { identity, valid_for } =
             tokens.authenticate(token, toolset).await.map_err(NotAuthenticated::Token)?;
         let missing = self.scopes.iter().find(|scope| !identity.scopes.contains(scope));

@@ -7,9 +7,8 @@ use std::time::Duration;
 use rustix::process::{Resource, getrlimit};
 
 use crate::mcp::SessionLimits;
+use crate::message_size::BODY_BYTES_MAX;
 
-/// Bytes of one request's body, and of one message over stdio, unless a setting allows more.
-pub const BODY_BYTES_MAX: usize = 8 << 20;
 /// Bytes of one request's line and headers.
 pub(super) const HEAD_BYTES_MAX: usize = 32 << 10;
 /// Bytes that are read or buffered at once for one connection.

@@ -39,20 +39,17 @@ use toolbooth_proxy::DeniedAuthentication;
 
 pub(crate) use body::{Held, read_json};
 pub use door_names::DoorNames;
-pub use limits::{
-    BODY_BYTES_MAX, CONNECTIONS_MAX, DESCRIPTORS_RESERVED, Limits, connections_fitting,
-};
+pub use limits::{CONNECTIONS_MAX, DESCRIPTORS_RESERVED, Limits, connections_fitting};
 pub use problem::Problem;
 pub use problem_code::ProblemCode;
 pub use resource::ProtectedResource;
-#[cfg(feature = "oauth")]
-pub(crate) use resource::toolset_of;
 #[cfg(feature = "tls")]
 pub use tls::{Tls, TlsError};
 
 use crate::Gateway;
 use crate::auth::{Authenticated, Authenticator, Connection, NotAuthenticated};
 use crate::mcp;
+pub use crate::message_size::BODY_BYTES_MAX;
 use crate::peer::PeerOwners;
 use accept::Serving;
 use body::Budget;

@@ -11,6 +11,7 @@ use http::Uri;
 use serde_json::{Value, json};
 
 use crate::auth::NotAuthenticated;
+use crate::toolset_path::{is_toolset, toolset_of};
 
 /// The path of the description (RFC 9728, 3).
 const WELL_KNOWN: &str = "/.well-known/oauth-protected-resource";
@@ -70,17 +71,6 @@ impl ProtectedResource {
                 .map(|name| self.description(Some(name))),
         }
     }
-}
-
-/// Whether a text can be the name of a tool set.
-fn is_toolset(name: &str) -> bool {
-    (1..=64).contains(&name.len())
-        && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-'))
-}
-
-/// Returns the tool set that the path of a request names.
-pub(crate) fn toolset_of(path: &str) -> Option<&str> {
-    path.strip_prefix("/mcp/").filter(|name| is_toolset(name))
 }
 
 /// Serves the descriptions.

@@ -21,7 +21,8 @@ use tokio::time::{Sleep, sleep};
 use super::connections::Activity;
 use super::limits::HEAD_BYTES_MAX;
 use super::line_ends::LineEnds;
-use super::{BODY_BYTES_MAX, Limits, Problem, ProblemCode};
+use super::{Limits, Problem, ProblemCode};
+use crate::message_size::BODY_BYTES_MAX;
 
 /// The minimum bytes that a client must accept within the write deadline.
 const PROGRESS_BYTES_MIN: usize = 16 << 10;

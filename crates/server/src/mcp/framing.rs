@@ -8,7 +8,7 @@ use tokio::io::AsyncBufRead;
 use toolbooth_mcp::lines::{Line, Lines, Overlong};
 
 use super::codec::{Id, id_of_beginning};
-use crate::http::BODY_BYTES_MAX;
+use crate::message_size::BODY_BYTES_MAX;
 
 /// The result of a read.
 #[derive(Debug, PartialEq)]

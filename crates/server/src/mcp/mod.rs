@@ -62,7 +62,8 @@ pub mod fuzzing {
     pub fn lines(bytes: &[u8]) {
         let Ok(runtime) = tokio::runtime::Builder::new_current_thread().build() else { return };
         runtime.block_on(async {
-            let mut messages = super::framing::Messages::new(bytes, crate::http::BODY_BYTES_MAX);
+            let mut messages =
+                super::framing::Messages::new(bytes, crate::message_size::BODY_BYTES_MAX);
             while let Ok(read) = messages.next().await {
                 match read {
                     super::framing::Read::End => return,

@@ -132,7 +132,7 @@ pub(crate) fn folder_name(server: &str) -> String {
 /// rights.
 fn credentials(loaded: &Loaded, server: &str) -> Result<Credentials, Failure> {
     type Own = Option<Vec<(String, secrets::Setting)>>;
-    let sets = crate::callers::sets(&loaded.config, |_, caller| -> Result<Own, Failure> {
+    let sets = crate::caller_sets::sets(&loaded.config, |_, caller| -> Result<Own, Failure> {
         Ok(caller.secrets.get(server).map(|own| settings(loaded, own)))
     })?;
     Ok(Arc::new(move |caller| sets.of(caller).and_then(|(_, own)| own.clone())))

@@ -6,7 +6,7 @@
 use serde_json::{Map, Value};
 use toolbooth_contracts::Identity;
 
-use super::IssuerSettings;
+use super::settings::IssuerSettings;
 use crate::error::TokenRefusal;
 
 /// The difference of clocks that is accepted, in milliseconds.

@@ -8,7 +8,8 @@ use async_trait::async_trait;
 use reqwest::redirect::Policy;
 use reqwest::{Client, StatusCode};
 
-use super::{Documents, is_secure};
+use super::documents::Documents;
+use super::settings::is_secure;
 use crate::error::DocumentError;
 
 /// Maximum length of a document.

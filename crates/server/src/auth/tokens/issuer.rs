@@ -10,8 +10,9 @@ use serde::Deserialize;
 use tokio::sync::{Semaphore, watch};
 use toolbooth_proxy::Clock;
 
+use super::documents::Documents;
 use super::key_set::KeySet;
-use super::{Documents, IssuerSettings, is_secure};
+use super::settings::{IssuerSettings, is_secure};
 use crate::error::DocumentError;
 
 /// The age from which on keys are fetched again; the ones at hand are used meanwhile.

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use async_trait::async_trait;
 use data_encoding::BASE64URL_NOPAD;
 use ring::rand::SystemRandom;
 use ring::signature::{
