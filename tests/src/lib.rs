@@ -296,6 +296,20 @@ impl Gateway {
         format!("http://{}/mcp", self.address)
     }
 
+    /// Returns the number of its connections from clients.
+    pub fn connections(&self) -> usize {
+        let port: u16 =
+            self.address.rsplit(':').next().and_then(|port| port.parse().ok()).expect("a port");
+        let table = std::fs::read_to_string("/proc/net/tcp").expect("the kernel tells");
+        // The local address, and the state of an established connection.
+        let own = format!("0100007F:{port:04X}");
+        let is_own = |line: &&str| {
+            let mut words = line.split_whitespace().skip(1);
+            words.next() == Some(&own) && words.nth(1) == Some("01")
+        };
+        table.lines().filter(is_own).count()
+    }
+
     /// Returns its process id.
     pub fn id(&self) -> u32 {
         self.child.id()

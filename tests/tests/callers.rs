@@ -302,11 +302,14 @@ fn what_is_paused_is_refused_and_not_listed_until_it_is_resumed() {
     }
     assert_eq!(place.json(&["resume"]).0["paused"], false);
     assert_eq!(place.json(&["resume", "--tool", "never.paused"]).1, 1);
+    let misspelt = place.run(&["pause", "--tool", "calculater"]);
+    let told = String::from_utf8_lossy(&misspelt.stderr);
+    assert!(misspelt.status.success() && told.contains("did you mean `calculator`"), "{told}");
     for wrong in [["--server", "nowhere"], ["--caller", "nobody at all"], ["--tool", "a b"]] {
         assert_eq!(place.run(&["pause", wrong[0], wrong[1]]).status.code(), Some(2), "{wrong:?}");
     }
     gateway.stop();
-    assert_eq!((events(&place, "PAUSED").len(), events(&place, "RESUMED").len()), (3, 3));
+    assert_eq!((events(&place, "PAUSED").len(), events(&place, "RESUMED").len()), (4, 3));
     // A pause holds for a gateway that starts later.
     assert_eq!(place.json(&["pause"]).1, 0);
     let later = place.serve();

@@ -6,6 +6,7 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::time::Instant;
 
+use toolbooth_tests::stage::Stage;
 use toolbooth_tests::tls::Certificate;
 use toolbooth_tests::waiting::CEILING;
 use toolbooth_tests::{Gateway, Place};
@@ -31,6 +32,11 @@ fn until(certificate: &Certificate, gateway: &Gateway) {
     while certificate.connect(&gateway.address, &[]).is_err() {
         assert!(began.elapsed() < CEILING, "the certificate is not used");
     }
+}
+
+/// Waits until the gateway has no connection.
+fn until_closed(gateway: &Gateway) {
+    toolbooth_tests::waiting::until("the connection is closed", || gateway.connections() == 0);
 }
 
 #[test]
@@ -127,4 +133,63 @@ fn files_that_are_no_certificate_are_refused_at_the_start() {
         let text = String::from_utf8_lossy(&refused.stderr);
         assert!(refused.status.code() == Some(2) && text.contains(what), "{what}: {text}");
     }
+}
+
+#[test]
+fn a_client_that_reads_slowly_gets_everything_and_one_that_does_not_is_closed() {
+    const LENGTH: usize = 15_000_000;
+    let certificate = Certificate::new();
+    let place = Place::new();
+    let stage = Stage::new(&place);
+    let settings = format!(
+        "[http]\ntls = {{ cert = \"cert.pem\", key = \"key.pem\" }}\nwrite_timeout_ms = 700\n\
+         [proxy]\nresult_bytes_max = 100000000\n[results]\ninline_bytes = 0\n\
+         [lock]\nmode = \"off\"\n{}",
+        stage.settings()
+    );
+    place.write("toolbooth.toml", &settings);
+    write(&place, &certificate);
+    let gateway = place.serve();
+    let body = format!("{{\"toolId\":\"stage.large\",\"args\":{{\"length\":{LENGTH}}}}}");
+    let begin = || {
+        let mut stream = certificate.connect(&gateway.address, &[]).expect("a handshake");
+        write!(
+            stream,
+            "POST /v1/calls HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\n\
+             Connection: close\r\nContent-Length: {}\r\n\r\n{body}",
+            gateway.address,
+            body.len()
+        )
+        .expect("is read");
+        let mut first = [0; 1_024];
+        let read = stream.read(&mut first).expect("an answer");
+        let head = String::from_utf8_lossy(&first[..read]).into_owned();
+        assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+        stream
+    };
+    // Each pause is shorter than the time, and all of them together are longer.
+    let (mut slow, mut all, mut piece) = (begin(), 1_024, vec![0; 1 << 20]);
+    let began = Instant::now();
+    let mut paused = 0;
+    loop {
+        let read = slow.read(&mut piece).expect("more of the answer");
+        if read == 0 {
+            break;
+        }
+        all += read;
+        if all / (LENGTH / 10) > paused {
+            paused += 1;
+            std::thread::sleep(std::time::Duration::from_millis(150));
+        }
+    }
+    assert!(all > LENGTH, "{all} bytes");
+    assert!(began.elapsed().as_millis() > 700, "it was slow");
+    // One that reads nothing more: the connection ends before the answer does.
+    let mut silent = begin();
+    until_closed(&gateway);
+    let mut rest = 0;
+    while let Ok(read @ 1..) = silent.read(&mut piece) {
+        rest += read;
+    }
+    assert!(rest < LENGTH, "{rest} bytes");
 }

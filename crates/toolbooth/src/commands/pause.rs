@@ -8,12 +8,14 @@ use toolbooth_audit::stored_orders::StoredOrders;
 use toolbooth_contracts::id::nearest;
 use toolbooth_contracts::order::{Order, OrderSubject, Pause, PauseTarget};
 use toolbooth_contracts::{Identity, ToolId};
+use toolbooth_registry::discovered::tool_id;
 
 use super::orders::decide;
 use super::records::{nothing_yet, open, unreadable, whole};
 use crate::cli::PauseArgs;
 use crate::config::Loaded;
 use crate::failure::Failure;
+use crate::offline::OfflineGateway;
 use crate::output::{self, Format};
 use crate::trust::Trusted;
 
@@ -33,8 +35,33 @@ pub(super) async fn pause(
         );
     }
     let target = target_of(&loaded, target)?;
-    let order = decide(loaded, OrderChange::Pause { target, cancel_running: now, reason }).await?;
-    report(&order, "calls are refused within a second", format)
+    let configuration = loaded.clone();
+    let change = OrderChange::Pause { target: target.clone(), cancel_running: now, reason };
+    let order = decide(loaded, change).await?;
+    let reported = report(&order, "calls are refused within a second", format);
+    if let PauseTarget::Tool(tool) = &target {
+        warn_of_unknown(configuration, tool).await;
+    }
+    reported
+}
+
+/// Warns if a paused tool is not known here: its id may be misspelt, and nothing would be paused. Another
+/// gateway on the same store can have it.
+async fn warn_of_unknown(loaded: Trusted, tool: &str) {
+    let of_server = |name: &String| tool.starts_with(&format!("{}.", tool_id(name)));
+    // A command can list any tool.
+    if !loaded.config.commands.is_empty() || loaded.config.servers.keys().any(of_server) {
+        return;
+    }
+    let Ok(offline) = OfflineGateway::build(loaded).await else { return };
+    let world = offline.worlds.now();
+    let known: Vec<&str> = world.registry().iter().map(|known| known.id().as_str()).collect();
+    if !known.contains(&tool) {
+        let near = nearest(tool, known.iter().copied());
+        let near = near.map(|near| format!("; did you mean `{near}`?")).unwrap_or_default();
+        crate::notice(&format!("warning: this configuration has no tool `{tool}`{near}"));
+    }
+    offline.close().await;
 }
 
 pub(super) async fn resume(
