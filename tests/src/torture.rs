@@ -489,9 +489,10 @@ pub fn disks() {
     println!("disks: {} events, verified", report["events"]);
 }
 
-fn on_server(server: &Postgres, database: &str) -> Place {
+/// Returns the place of a replica with its records in this database, and with more settings.
+pub fn on_server(server: &Postgres, database: &str, more: &str) -> Place {
     place(&format!(
-        "[lock]\nmode = \"file\"\n[store]\nurl = \"{}\"\ndigest_key = {{ secret_ref = \"env:TORTURE_KEY\" }}\n",
+        "[lock]\nmode = \"file\"\n[store]\nurl = \"{}\"\ndigest_key = {{ secret_ref = \"env:TORTURE_KEY\" }}\n{more}",
         server.url(database)
     ))
     .env("TORTURE_KEY", &"5a".repeat(32))
@@ -502,7 +503,7 @@ pub fn server_outages() {
     println!("outages: PostgreSQL stopped and started, its connections cut, under load");
     let Some(mut server) = Postgres::start() else { return };
     let database = server.database();
-    let place = on_server(&server, &database);
+    let place = on_server(&server, &database, "");
     let gateway = place.serve();
     let (stop, answered) = (Arc::new(AtomicBool::new(false)), Answered::default());
     let clients = load(&gateway.address, 4, 1, &stop, &answered);
@@ -541,7 +542,7 @@ pub fn replicas(clients: u64, keys: u64, kills: u64, seed: u64) {
     );
     let Some(server) = Postgres::start() else { return };
     let database = server.database();
-    let places: Vec<Place> = (0..3).map(|_| on_server(&server, &database)).collect();
+    let places: Vec<Place> = (0..3).map(|_| on_server(&server, &database, "")).collect();
     let mut gateways: Vec<Gateway> = places.iter().map(Place::serve).collect();
     let addresses: Arc<Mutex<Vec<String>>> =
         Arc::new(Mutex::new(gateways.iter().map(|gateway| gateway.address.clone()).collect()));

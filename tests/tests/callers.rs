@@ -6,6 +6,8 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use serde_json::{Value, json};
+use toolbooth_tests::postgres::Postgres;
+use toolbooth_tests::torture::on_server;
 use toolbooth_tests::waiting::CEILING;
 use toolbooth_tests::{Gateway, Place, request};
 
@@ -273,6 +275,36 @@ fn until(gateway: &Gateway, token: &str, body: &str, status: u16) -> Value {
         }
         assert!(began.elapsed() < CEILING, "{found} instead of {status}: {answer}");
     }
+}
+
+#[test]
+fn every_replica_refuses_a_revoked_key_and_without_the_store_all_keys() {
+    let Some(mut server) = Postgres::start() else { return };
+    let database = server.database();
+    let places: Vec<Place> = (0..2).map(|_| on_server(&server, &database, TEAM)).collect();
+    let (bob, ops) = (key(&places[0], &["bob", "--group", "interns"]), key(&places[1], &["ops"]));
+    let gateways: Vec<Gateway> = places.iter().map(Place::serve).collect();
+    let everywhere = |token: &str, status: u16| {
+        gateways.iter().for_each(|gateway| drop(until(gateway, token, CALL, status)));
+    };
+    everywhere(&bob, 200);
+    assert_eq!(places[1].json(&["keys", "revoke", "bob"]).1, 0);
+    everywhere(&bob, 401);
+    assert_eq!(places[0].json(&["pause", "--tool", "calculator"]).1, 0);
+    everywhere(&ops, 403);
+    assert_eq!(places[1].json(&["resume", "--tool", "calculator"]).1, 0);
+    everywhere(&ops, 200);
+    // One of the keys could have been revoked meanwhile.
+    server.stop();
+    for gateway in &gateways {
+        let began = Instant::now();
+        while gateway.ask_as(&ops, "GET", "/v1/tools", "").0 != 503 {
+            assert!(began.elapsed() < CEILING, "the key is still accepted");
+        }
+        assert_eq!(gateway.ask_as(&gateway.operator_key(), "GET", "/v1/tools", "").0, 200);
+    }
+    server.resume();
+    everywhere(&ops, 200);
 }
 
 #[test]
