@@ -18,7 +18,7 @@ use toolbooth_server::auth::Loopback;
 use toolbooth_server::peer::{PeerOwner, PeerOwners, SocketDiagnostics};
 
 use crate::certificate;
-use crate::config::{self, Loaded};
+use crate::config::{self, Config, Loaded};
 use crate::door;
 use crate::executors;
 use crate::failure::Failure;
@@ -65,6 +65,7 @@ pub(super) async fn doctor(
             checks.push(ok("configuration", told));
             http(&loaded, &mut checks);
             issuers(&loaded, &mut checks).await;
+            checks.extend(unmatched(&loaded.config));
             store(&loaded, &mut checks).await;
             sandbox(&loaded, &mut checks).await;
             match OfflineGateway::build(loaded).await {
@@ -168,6 +169,36 @@ async fn issuers(loaded: &Loaded, checks: &mut Vec<Check>) {
             ),
         });
     }
+}
+
+/// Returns a warning for each pattern of callers that only tokens of an issuer could match which is not
+/// configured.
+fn unmatched(config: &Config) -> Vec<Check> {
+    let issuers = &config.auth.issuers;
+    let is_configured = |pattern: &str| {
+        if let Some(name) = pattern.strip_prefix("jwt:") {
+            let issuer = name.split_once('#').map_or(name, |(issuer, _)| issuer);
+            return config.auth.stdio_caller.as_deref() == Some(pattern)
+                || issuers.values().any(|own| own.issuer == issuer);
+        }
+        let group = pattern.strip_prefix("group:").and_then(|group| group.split_once('/'));
+        group.is_none_or(|(issuer, _)| issuers.contains_key(issuer))
+    };
+    let patterns = config
+        .callers
+        .iter()
+        .flat_map(|(set, caller)| caller.matches.iter().map(move |pattern| (set, pattern)));
+    let wrong = patterns.filter(|(_, pattern)| !is_configured(pattern));
+    let told = wrong.map(|(set, pattern)| {
+        bad(
+            format!("callers {set}"),
+            "warning",
+            format!("`{pattern}` matches no caller: `[auth.issuers]` has no such issuer"),
+            "write `jwt:ISSUER#SUBJECT` with the claim `iss`, or `group:NAME/GROUP` with the NAME of \
+             `[auth.issuers.NAME]`",
+        )
+    });
+    told.collect()
 }
 
 /// Whether the kernel names the owner of a loopback connection that this process makes.
@@ -430,5 +461,29 @@ async fn sources(offline: &OfflineGateway, checks: &mut Vec<Check>) {
     for row in coverage.tools.iter().filter(|row| row.state == CoverageState::NotConfigured) {
         let reason = row.reason.clone().unwrap_or_default();
         checks.push(bad(row.tool_id.clone(), "warning", "not configured", reason));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_of_issuers_that_are_not_configured_are_told() {
+        let found = |matches: &str| {
+            let text = format!(
+                "[auth]\nstdio_caller = \"jwt:https://a#b\"\n[auth.issuers.own]\n\
+                 issuer = \"https://id.example\"\n[callers.one]\nmatch = [\"{matches}\"]\n"
+            );
+            unmatched(&config::parse(&text, "toolbooth.toml", Vec::new()).unwrap()).len()
+        };
+        for fits in
+            ["jwt:https://id.example#*", "jwt:https://a#b", "group:own/team", "group:team", "key:*"]
+        {
+            assert_eq!(found(fits), 0, "{fits}");
+        }
+        for wrong in ["jwt:https://id.example/#*", "jwt:own#bob", "group:other/team"] {
+            assert_eq!(found(wrong), 1, "{wrong}");
+        }
     }
 }
