@@ -4,7 +4,7 @@ usage: fickle_server.py TOOLS_FILE tell|silent [GATE]
 
 TOOLS_FILE holds the list of tools as JSON, or an object with the lists `tools`, `prompts` and
 `resources`. With `tell` the server says `list_changed` when the
-file changes. Calls answer the name of the tool. Where GATE is there, a named pipe, the server does
+file changes, and `updated` of each resource that is subscribed. Calls answer the name of the tool. Where GATE is there, a named pipe, the server does
 not answer before somebody has written to it.
 """
 
@@ -19,6 +19,7 @@ if len(sys.argv) > 3 and os.path.exists(sys.argv[3]):
     with open(sys.argv[3]) as gate:
         gate.read()
 speaking = threading.Lock()
+subscribed = set()
 
 
 def say(message):
@@ -43,6 +44,8 @@ def watch():
         if now != known:
             known = now
             say({"method": "notifications/tools/list_changed"})
+            for uri in sorted(subscribed):
+                say({"method": "notifications/resources/updated", "params": {"uri": uri}})
 
 
 def listing(what):
@@ -104,7 +107,13 @@ for line in sys.stdin:
         say({"id": id, "result": {"contents": [{"uri": uri, "text": "text of " + uri}]}})
     elif method == "completion/complete":
         say({"id": id, "result": {"completion": {"values": []}}})
-    elif method in ("ping", "resources/subscribe", "resources/unsubscribe"):
+    elif method == "resources/subscribe":
+        subscribed.add(request["params"]["uri"])
+        say({"id": id, "result": {}})
+    elif method == "resources/unsubscribe":
+        subscribed.discard(request["params"]["uri"])
+        say({"id": id, "result": {}})
+    elif method == "ping":
         say({"id": id, "result": {}})
     else:
         say({"id": id, "error": {"code": -32601, "message": "method not found"}})

@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 
@@ -227,11 +227,13 @@ impl Place {
             .stderr(Stdio::piped())
             .spawn()
             .expect("the gateway starts");
-        let mut stderr = child.stderr.take().expect("a pipe");
+        let stderr = BufReader::new(child.stderr.take().expect("a pipe"));
+        let said = Arc::<Mutex<String>>::default();
+        let own = Arc::clone(&said);
         let words = std::thread::spawn(move || {
-            let mut text = String::new();
-            let _ = stderr.read_to_string(&mut text);
-            text
+            for line in stderr.lines().map_while(Result::ok) {
+                own.lock().expect("the text").push_str(&format!("{line}\n"));
+            }
         });
         let mut line = String::new();
         let mut stdout = BufReader::new(child.stdout.take().expect("a pipe"));
@@ -240,10 +242,11 @@ impl Place {
             line.trim().strip_prefix("listening on ").and_then(|url| url.split_once("://"))
         else {
             let _ = child.kill();
-            panic!("the gateway does not listen: {line}{}", words.join().unwrap_or_default());
+            let _ = words.join();
+            panic!("the gateway does not listen: {line}{}", said.lock().expect("the text"));
         };
         let data = self.path().join(".toolbooth");
-        Gateway { address: address.to_owned(), data, child, stdout, words: Some(words) }
+        Gateway { address: address.to_owned(), data, child, stdout, said, words: Some(words) }
     }
 
     /// Runs a list and calls with the Python MCP client, over HTTP if `url` is given, else over
@@ -288,7 +291,9 @@ pub struct Gateway {
     data: PathBuf,
     child: Child,
     stdout: BufReader<std::process::ChildStdout>,
-    words: Option<std::thread::JoinHandle<String>>,
+    /// Its standard error up to now.
+    said: Arc<Mutex<String>>,
+    words: Option<std::thread::JoinHandle<()>>,
 }
 
 impl Gateway {
@@ -321,14 +326,20 @@ impl Gateway {
         assert!(sent.expect("kill starts").success());
     }
 
+    /// Waits until its standard error has a text this many times.
+    pub fn until_said(&self, text: &str, times: usize) {
+        waiting::until(text, || self.said.lock().expect("the text").matches(text).count() >= times);
+    }
+
     /// Waits for the end. Returns the exit code, standard output after the first line, and standard
     /// error.
     pub fn wait(mut self) -> (Option<i32>, String, String) {
         let status = waiting::end_of(&mut self.child, "the gateway");
         let mut rest = String::new();
         let _ = self.stdout.read_to_string(&mut rest);
-        let words = self.words.take().and_then(|words| words.join().ok()).unwrap_or_default();
-        (status.code(), rest, words)
+        self.words.take().map(std::thread::JoinHandle::join);
+        let said = self.said.lock().expect("the text").clone();
+        (status.code(), rest, said)
     }
 
     pub fn stop(self) -> (Option<i32>, String, String) {

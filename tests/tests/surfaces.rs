@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 use toolbooth_tests::issuer::Issuer;
 use toolbooth_tests::mcp::{
-    ACCEPT, JSON, LEGACY, MODERN, initialize, modern, modern_headers, request, send_at,
+    ACCEPT, Answer, JSON, LEGACY, MODERN, initialize, modern, modern_headers, request, send_at,
 };
 use toolbooth_tests::{Gateway, Place, repository};
 
@@ -608,36 +608,44 @@ fn a_large_result_is_read_by_its_caller_only() {
     }
 }
 
-#[test]
-fn a_change_is_told_to_the_callers_that_see_it() {
-    let callers = Callers::new();
-    let listen = |caller: &str| {
-        let wanted = json!({ "toolsListChanged": true, "promptsListChanged": true });
+impl Callers {
+    /// Begins a stream of the changes that are wanted; returns it after its acknowledgement.
+    fn listen(&self, caller: &str, wanted: &Value) -> Answer {
         let message = modern(1, "subscriptions/listen", json!({ "notifications": wanted }));
         let own = modern_headers(&message);
-        let bearer = format!("Bearer {}", callers.token(caller));
+        let bearer = format!("Bearer {}", self.token(caller));
         let mut headers = vec![("Authorization", bearer.as_str()), JSON, ACCEPT];
         headers.extend(own.iter().map(|(name, value)| (name.as_str(), value.as_str())));
         let body = message.to_string();
-        let sent = send_at(&callers.gateway.address, "/mcp", "POST", &headers, body.as_bytes());
+        let sent = send_at(&self.gateway.address, "/mcp", "POST", &headers, body.as_bytes());
         let mut stream = sent.answer();
         let first = stream.event().expect("an acknowledgement");
         assert_eq!(first["method"], "notifications/subscriptions/acknowledged", "{first}");
         stream
-    };
-    let (mut intern, mut ops, mut bob) = (listen("intern"), listen("ops"), listen("bob"));
-    let change = |from: &str, to: &str| {
-        let text = std::fs::read_to_string(callers.place.path().join("box.json")).expect("a list");
-        let draft = callers.place.path().join("draft.json");
+    }
+
+    /// Changes the list of the server `box`.
+    fn change(&self, from: &str, to: &str) {
+        let list = self.place.path().join("box.json");
+        let text = std::fs::read_to_string(&list).expect("a list");
+        let draft = self.place.path().join("draft.json");
         std::fs::write(&draft, text.replace(from, to)).expect("is written");
-        std::fs::rename(draft, callers.place.path().join("box.json")).expect("is renamed");
-    };
+        std::fs::rename(draft, list).expect("is renamed");
+    }
+}
+
+#[test]
+fn a_change_is_told_to_the_callers_that_see_it() {
+    let callers = Callers::new();
+    let wanted = json!({ "toolsListChanged": true, "promptsListChanged": true });
+    let listen = |caller: &str| callers.listen(caller, &wanted);
+    let (mut intern, mut ops, mut bob) = (listen("intern"), listen("ops"), listen("bob"));
     let told = "notifications/tools/list_changed";
     // `melt` is hidden from the intern.
-    change("\"name\": \"melt\",", "\"name\": \"melt\", \"description\": \"Melts.\",");
+    callers.change("\"name\": \"melt\",", "\"name\": \"melt\", \"description\": \"Melts.\",");
     assert_eq!(ops.event().expect("a change")["method"], told);
     assert_eq!(bob.event().expect("a change")["method"], told);
-    change("\"name\": \"wave\",", "\"name\": \"wave\", \"description\": \"Waves.\",");
+    callers.change("\"name\": \"wave\",", "\"name\": \"wave\", \"description\": \"Waves.\",");
     for stream in [&mut intern, &mut ops, &mut bob] {
         assert_eq!(stream.event().expect("a change")["method"], told);
     }
@@ -645,5 +653,45 @@ fn a_change_is_told_to_the_callers_that_see_it() {
     for mut stream in [intern, ops, bob] {
         let rest: Vec<Value> = std::iter::from_fn(|| stream.event()).collect();
         assert!(rest.iter().all(|message| message["method"] != told), "{rest:?}");
+    }
+}
+
+#[test]
+fn an_update_is_told_to_the_sessions_that_subscribed() {
+    const NOTES: &str = "toolbooth+box:file:///notes/a";
+    const VAULT: &str = "toolbooth+box:file:///vault/plan";
+    let callers = Callers::new();
+    let listen = |caller: &str, uris: &[&str]| {
+        let wanted = json!({ "resourceSubscriptions": uris, "promptsListChanged": true });
+        callers.listen(caller, &wanted)
+    };
+    let mut both = listen("ops", &[NOTES, VAULT]);
+    let mut others = [
+        (listen("ops", &[]), None),
+        (listen("bob", &[VAULT]), Some(VAULT)),
+        // The vault is hidden from the intern.
+        (listen("intern", &[NOTES, VAULT]), Some(NOTES)),
+        (listen("stranger", &[NOTES, VAULT]), None),
+    ];
+    callers.change("\"name\": \"melt\",", "\"name\": \"melt\", \"title\": \"Melt\",");
+    let updated = |event: &Value| {
+        assert_eq!(event["method"], "notifications/resources/updated", "{event}");
+        event["params"]["uri"].as_str().expect("a uri").to_owned()
+    };
+    let told: BTreeSet<String> =
+        (0..2).map(|_| updated(&both.event().expect("an update"))).collect();
+    assert_eq!(told, BTreeSet::from([NOTES.to_owned(), VAULT.to_owned()]));
+    for (stream, expected) in &mut others {
+        if let Some(uri) = expected {
+            assert_eq!(updated(&stream.event().expect("an update")), *uri);
+        }
+    }
+    callers.gateway.stop();
+    for (mut stream, _) in others {
+        let rest: Vec<Value> = std::iter::from_fn(|| stream.event()).collect();
+        let updates = rest.iter().filter(|event| {
+            event["method"].as_str().is_some_and(|method| method.contains("updated"))
+        });
+        assert_eq!(updates.count(), 0, "{rest:?}");
     }
 }

@@ -64,7 +64,8 @@ fn the_door_speaks_tls_and_nothing_else() {
     assert!(certificate.connect(&gateway.address, &["h2"]).is_err());
     let mut plain = TcpStream::connect(&gateway.address).expect("connects");
     plain.set_read_timeout(Some(CEILING)).expect("is set");
-    write!(plain, "GET /v1/tools HTTP/1.1\r\n{host}\r\n").expect("is read");
+    // The gateway may close after the first bytes.
+    let _ = plain.write_all(format!("GET /v1/tools HTTP/1.1\r\n{host}\r\n").as_bytes());
     let mut answer = Vec::new();
     let _ = plain.read_to_end(&mut answer);
     assert!(!String::from_utf8_lossy(&answer).contains("HTTP/1.1"), "{answer:?}");
@@ -91,12 +92,13 @@ fn a_certificate_is_replaced_while_the_gateway_runs() {
     until(&second, &gateway);
     assert!(first.connect(&gateway.address, &[]).is_err());
     // A pair that does not fit is refused, and the last good one stays.
-    place.write("cert.pem", &third.cert);
-    gateway.signal("HUP");
-    place.write("cert.pem", "nothing");
-    gateway.signal("HUP");
-    for _ in 0..3 {
+    let refused = "the certificate is refused, the last good one stays";
+    for (times, cert) in [(1, third.cert.as_str()), (2, "nothing")] {
+        place.write("cert.pem", cert);
+        gateway.signal("HUP");
+        gateway.until_said(refused, times);
         assert!(second.connect(&gateway.address, &[]).is_ok());
+        assert!(third.connect(&gateway.address, &[]).is_err());
     }
     write(&place, &third);
     gateway.signal("HUP");
@@ -107,8 +109,7 @@ fn a_certificate_is_replaced_while_the_gateway_runs() {
     let mut answer = String::new();
     let _ = open.read_to_string(&mut answer);
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
-    let told = gateway.stop().2;
-    assert!(told.contains("the certificate is refused, the last good one stays"), "{told}");
+    gateway.stop();
 }
 
 #[test]

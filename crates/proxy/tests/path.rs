@@ -4,6 +4,8 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 
+mod common;
+
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -38,10 +40,12 @@ use toolbooth_policy::{
     ToolStatus, Verdict, Whitelist,
 };
 use toolbooth_proxy::{
-    ArgumentRules, Clock, DeniedAuthentication, Executors, IdSource, Intent, Limits, OutputRule,
-    PayloadRetention, ProxyParts, SystemClock, SystemIds, ToolProxy, World, Worlds,
+    ArgumentRules, Clock, DeniedAuthentication, Executors, Intent, Limits, OutputRule,
+    PayloadRetention, ProxyParts, SystemClock, ToolProxy, World, Worlds,
 };
 use toolbooth_registry::{RegisteredTool, Source, ToolRegistry};
+
+use common::{Tape, TapedIds, TapedLedger, is_golden};
 
 mock! {
     Tool {}
@@ -766,76 +770,6 @@ async fn an_outcome_without_a_record_says_that_the_tool_ran() {
     assert!(result.receipt_id.is_some() && !format!("{result:?}").contains("the body"));
 }
 
-/// Records every call of every port.
-#[derive(Clone, Default)]
-struct Tape(Arc<Mutex<Vec<String>>>);
-
-impl Tape {
-    fn say(&self, what: &str) {
-        self.0.lock().unwrap().push(what.to_owned());
-    }
-}
-
-struct Taped<T>(Tape, T);
-
-#[async_trait]
-impl Ledger for Taped<Arc<MemoryLedger>> {
-    fn writer(&self) -> &str {
-        self.1.writer()
-    }
-    fn digester(&self) -> &Digester {
-        self.0.say("ledger.digester");
-        Ledger::digester(&*self.1)
-    }
-    async fn claim(&self, request: ClaimRequest) -> Result<Claimed, LedgerError> {
-        self.0.say("ledger.claim");
-        self.1.claim(request).await
-    }
-    async fn settle(&self, settlement: Arc<Settlement>) -> Result<Arc<Receipt>, LedgerError> {
-        self.0.say("ledger.settle");
-        self.1.settle(settlement).await
-    }
-    async fn refuse(&self, refusal: Refusal) -> Result<(), LedgerError> {
-        self.0.say("ledger.refuse");
-        self.1.refuse(refusal).await
-    }
-    async fn record_events(&self, events: Vec<EventBody>) -> Result<(), LedgerError> {
-        self.1.record_events(events).await
-    }
-    async fn note_uses(&self, uses: Vec<(String, String)>) -> Result<(), LedgerError> {
-        self.1.note_uses(uses).await
-    }
-    async fn order(&self, order: OrderRequest) -> Result<Ordered, LedgerError> {
-        self.1.order(order).await
-    }
-    async fn renew(&self, at: Moment) -> Result<(), LedgerError> {
-        self.1.renew(at).await
-    }
-    async fn sweep(&self, at: Moment) -> Result<Vec<Swept>, LedgerError> {
-        self.1.sweep(at).await
-    }
-    async fn suspend(&self, id: String, fence: u64, at: Moment) -> Result<(), LedgerError> {
-        self.0.say("ledger.suspend");
-        self.1.suspend(id, fence, at).await
-    }
-    async fn resume(&self, id: String, fence: u64, at: Moment) -> Result<(), LedgerError> {
-        self.0.say("ledger.resume");
-        self.1.resume(id, fence, at).await
-    }
-    async fn resolve(&self, resolution: Resolution) -> Result<Arc<Receipt>, LedgerError> {
-        self.1.resolve(resolution).await
-    }
-    async fn prune(&self, prune: Prune) -> Result<Pruned, LedgerError> {
-        self.1.prune(prune).await
-    }
-    async fn checkpoint(&self, due: Due, at: Moment) -> Result<Option<String>, LedgerError> {
-        self.1.checkpoint(due, at).await
-    }
-    async fn close(&self, at: Moment) -> Result<Option<String>, LedgerError> {
-        self.1.close(at).await
-    }
-}
-
 struct TapedTool(Tape);
 
 #[async_trait]
@@ -861,20 +795,11 @@ impl PolicyEngine for TapedEngine {
     }
 }
 
-struct TapedIds(Tape);
-
-impl IdSource for TapedIds {
-    fn next(&self) -> String {
-        self.0.say("ids.next");
-        SystemIds.next()
-    }
-}
-
 #[tokio::test]
 async fn the_order_of_the_stages_is_the_recorded_one() {
     let tape = Tape::default();
     let policy = Authorizer::new(on()).with_engine(Arc::new(TapedEngine(tape.clone())));
-    let ledger = Arc::new(Taped(tape.clone(), memory()));
+    let ledger = Arc::new(TapedLedger::new(&tape));
     let mut parts = parts(world(&entry(), policy), ledger, TapedTool(tape.clone()));
     parts.ids = Arc::new(TapedIds(tape.clone()));
     let proxy = ToolProxy::new(parts);
@@ -893,14 +818,9 @@ async fn the_order_of_the_stages_is_the_recorded_one() {
         let result = proxy.call(ToolCall::new(request, caller), Conversation::detached().0).await;
         assert_eq!(result.error.unwrap().code, ErrorCode::UnregisteredTool, "{name}");
     }
-    let recorded = format!("{}\n", tape.0.lock().unwrap().join("\n"));
+    let recorded = tape.recorded();
     let mut sections = recorded.split("# ").skip(3).map(|text| text.split_once('\n').unwrap().1);
     let unknown = sections.next().unwrap().to_owned();
-    assert!(sections.all(|hidden| hidden.trim_end() == unknown.trim_end()), "{recorded}");
-    let golden = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/order.txt");
-    if std::env::var_os("UPDATE_GOLDEN").is_some() {
-        std::fs::create_dir_all(golden.parent().unwrap()).unwrap();
-        std::fs::write(&golden, &recorded).unwrap();
-    }
-    assert_eq!(recorded, std::fs::read_to_string(golden).unwrap());
+    assert!(sections.all(|hidden| hidden == unknown), "{recorded}");
+    is_golden(&recorded, "order.txt");
 }

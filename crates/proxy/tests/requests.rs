@@ -3,6 +3,8 @@
 //! Path: 2, 3, 5, 7, 8, 9. Doc: call-path.md#requests
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
+mod common;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -10,15 +12,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use serde_json::{Value, json};
-use toolbooth_audit::checkpoint::Due;
-use toolbooth_audit::ledger::{
-    ClaimRequest, Claimed, Ledger, LedgerError, Moment, Prune, Pruned, Refusal, Resolution,
-    Settlement, Swept,
-};
-use toolbooth_audit::memory::MemoryLedger;
-use toolbooth_audit::orders::{OrderRequest, Ordered};
 use toolbooth_audit::reads::{EventFilter, LogFilter};
-use toolbooth_audit::{Digester, LedgerReads, verify};
+use toolbooth_audit::{LedgerReads, verify};
 use toolbooth_contracts::agent_log::{AgentLog, LogLevel};
 use toolbooth_contracts::contract::{AdapterId, ToolContract};
 use toolbooth_contracts::conversation::Progress;
@@ -30,7 +25,6 @@ use toolbooth_contracts::port::{
     Ask, CompletionReference, DiscoveredItem, DiscoveredTool, ItemKind, Listing, Notice, Offers,
     ToolSource, Upstream,
 };
-use toolbooth_contracts::receipt::Receipt;
 use toolbooth_contracts::{
     CallContext, CallRequest, Caller, ContentBlock, Conversation, Dispatch, ErrorCode, Executor,
     Guard, Identity, Outcome, Payload, ToolCall, ToolOutput, ToolPattern,
@@ -39,14 +33,16 @@ use toolbooth_policy::{
     Authorizer, CallerRights, CallerSets, FeatureFlags, Grant, ToolSet, Whitelist,
 };
 use toolbooth_proxy::{
-    Catalogue, Clock, Executors, InMemoryPins, Limits, PayloadRetention, ProxyParts, RequestError,
-    ServerRequest, SourceEntry, SubscribeRequest, Subscription, SystemClock, ToolProxy,
-    UpstreamEntry, Upstreams, View, World, WorldSettings, Worlds,
+    Catalogue, Executors, InMemoryPins, Limits, PayloadRetention, ProxyParts, RequestError,
+    ServerRequest, SourceEntry, SubscribeRequest, Subscription, ToolProxy, UpstreamEntry,
+    Upstreams, View, World, WorldSettings, Worlds,
 };
 use toolbooth_registry::Source;
 use toolbooth_registry::discovered::SourcePolicy;
 use toolbooth_registry::lock::{Approvals, Lock, LockFile, NewTools};
 use toolbooth_registry::uris::ResourceUris;
+
+use common::{Tape, TapedIds, TapedLedger, is_golden};
 
 type Answer = Result<Value, UpstreamError>;
 
@@ -250,7 +246,8 @@ struct Fixture {
     worlds: Arc<Worlds>,
     catalogue: Arc<Catalogue>,
     proxy: ToolProxy,
-    ledger: Arc<Memory>,
+    ledger: Arc<TapedLedger>,
+    tape: Tape,
 }
 
 /// The settings of a fixture.
@@ -323,18 +320,17 @@ async fn unverified(plan: Plan) -> Fixture {
         Catalogue::new(Arc::clone(&worlds), executors.clone(), Guard::default(), sources);
     let catalogue = Arc::new(catalogue.with_pins(Arc::new(InMemoryPins)));
     catalogue.want_states().await;
-    let ledger = Arc::new(Memory {
-        kept: MemoryLedger::new("writer", &[3; 32], &SystemClock::default().now()),
-        away: AtomicBool::new(false),
-    });
+    let tape = Tape::default();
+    let ledger = Arc::new(TapedLedger::new(&tape));
     let proxy = ToolProxy::new(ProxyParts {
         catalogue: Some(Arc::clone(&catalogue)),
         upstreams,
         limits: plan.limits,
         retention: plan.retention,
+        ids: Arc::new(TapedIds(tape.clone())),
         ..ProxyParts::new(Arc::clone(&worlds), Arc::clone(&ledger) as _, executors)
     });
-    Fixture { servers, worlds, catalogue, proxy, ledger }
+    Fixture { servers, worlds, catalogue, proxy, ledger, tape }
 }
 
 fn read(uri: &str) -> Ask {
@@ -417,75 +413,6 @@ impl Fixture {
 
 fn code(done: &Result<Value, RequestError>) -> &'static str {
     done.as_ref().map_or_else(|error| error.code.as_str(), |_| "ok")
-}
-
-/// A ledger in memory that can be unavailable.
-struct Memory {
-    kept: MemoryLedger,
-    away: AtomicBool,
-}
-
-impl Memory {
-    fn there(&self) -> Result<(), LedgerError> {
-        match self.away.load(Ordering::SeqCst) {
-            true => Err(LedgerError::unavailable("away")),
-            false => Ok(()),
-        }
-    }
-}
-
-#[async_trait]
-impl Ledger for Memory {
-    fn writer(&self) -> &str {
-        self.kept.writer()
-    }
-    fn digester(&self) -> &Digester {
-        self.kept.digester()
-    }
-    async fn claim(&self, request: ClaimRequest) -> Result<Claimed, LedgerError> {
-        self.kept.claim(request).await
-    }
-    async fn settle(&self, settlement: Arc<Settlement>) -> Result<Arc<Receipt>, LedgerError> {
-        self.kept.settle(settlement).await
-    }
-    async fn refuse(&self, refusal: Refusal) -> Result<(), LedgerError> {
-        self.there()?;
-        self.kept.refuse(refusal).await
-    }
-    async fn record_events(&self, events: Vec<EventBody>) -> Result<(), LedgerError> {
-        self.there()?;
-        self.kept.record_events(events).await
-    }
-    async fn note_uses(&self, uses: Vec<(String, String)>) -> Result<(), LedgerError> {
-        self.kept.note_uses(uses).await
-    }
-    async fn order(&self, order: OrderRequest) -> Result<Ordered, LedgerError> {
-        self.kept.order(order).await
-    }
-    async fn renew(&self, at: Moment) -> Result<(), LedgerError> {
-        self.kept.renew(at).await
-    }
-    async fn suspend(&self, id: String, fence: u64, at: Moment) -> Result<(), LedgerError> {
-        self.kept.suspend(id, fence, at).await
-    }
-    async fn resume(&self, id: String, fence: u64, at: Moment) -> Result<(), LedgerError> {
-        self.kept.resume(id, fence, at).await
-    }
-    async fn resolve(&self, resolution: Resolution) -> Result<Arc<Receipt>, LedgerError> {
-        self.kept.resolve(resolution).await
-    }
-    async fn prune(&self, prune: Prune) -> Result<Pruned, LedgerError> {
-        self.kept.prune(prune).await
-    }
-    async fn checkpoint(&self, due: Due, at: Moment) -> Result<Option<String>, LedgerError> {
-        self.kept.checkpoint(due, at).await
-    }
-    async fn sweep(&self, at: Moment) -> Result<Vec<Swept>, LedgerError> {
-        self.kept.sweep(at).await
-    }
-    async fn close(&self, at: Moment) -> Result<Option<String>, LedgerError> {
-        self.kept.close(at).await
-    }
 }
 
 #[tokio::test]
@@ -596,6 +523,43 @@ async fn hidden_and_unknown_are_one_answer_and_one_record() {
             && event.args_digest.is_none()
     }));
     assert_eq!(logs.len(), errors.len() + 1);
+}
+
+#[tokio::test]
+async fn hidden_and_unknown_are_one_order_of_stages() {
+    let policy = Authorizer::new(ON).with_callers(sets([rights("key:part", &["s.greet"], &["*"])]));
+    let fixture = fixture(Plan { policy, ..Plan::default() }).await;
+    let _ = fixture.tape.recorded();
+    let prompt = |name: &str| complete(CompletionReference::Prompt(name.into()));
+    let resource = |uri: &str| complete(CompletionReference::Resource(uri.into()));
+    let none = "toolbooth+nobody:file:///a";
+    for (what, hidden, unknown) in [
+        ("prompt", get("s_part"), get("s_nothing")),
+        ("resource", read(A), read(none)),
+        ("resource of a template", read("toolbooth+s:file:///c"), read("toolbooth+s:no:c")),
+        ("completion of a prompt", prompt("s_part"), prompt("s_nothing")),
+        ("completion of a template", resource("toolbooth+s:file:///{name}"), resource(none)),
+    ] {
+        for (kind, ask) in [("a hidden", hidden), ("an unknown", unknown)] {
+            fixture.tape.say(&format!("# {kind} {what}"));
+            let done = fixture.ask_as("key:part", ask, None).await;
+            assert_eq!(code(&done), "unregistered-tool", "{kind} {what}");
+        }
+    }
+    for (kind, uri) in [("a hidden", A), ("an unknown", none)] {
+        fixture.tape.say(&format!("# {kind} resource, subscribed"));
+        let error = fixture.subscribe("key:part", uri).await.unwrap_err();
+        assert_eq!(error.code, ErrorCode::UnregisteredTool, "{kind}");
+    }
+    for (kind, query) in [("a hidden", "reads"), ("an unknown", "nothing")] {
+        fixture.tape.say(&format!("# {kind} tool, searched"));
+        assert!(fixture.view("key:part").search(query, 5).is_empty(), "{kind}");
+    }
+    let recorded = fixture.tape.recorded();
+    let sections: Vec<&str> =
+        recorded.split("# ").skip(1).map(|text| text.split_once('\n').unwrap().1).collect();
+    assert!(sections.chunks(2).all(|pair| pair[0] == pair[1]), "{recorded}");
+    is_golden(&recorded, "hidden.txt");
 }
 
 #[tokio::test]

@@ -275,16 +275,19 @@ pub enum IssuerError {
 #[derive(Debug, thiserror::Error)]
 pub enum DocumentError {
     /// The server does not answer.
-    #[error("`{address}` cannot be reached: {source}")]
+    #[error("`{address}` cannot be reached: {reason}")]
     Unreachable {
         /// The address.
         address: String,
         /// The cause.
-        source: Box<dyn std::error::Error + Send + Sync>,
+        reason: String,
     },
     /// The issuer does not answer in time.
     #[error("the issuer does not answer in time")]
     Timeout,
+    /// The attempt ended before its end. That is a defect of this crate or of the documents' source.
+    #[error("the attempt was interrupted")]
+    Interrupted,
     /// There is nothing at the address.
     #[error("there is no document at `{address}`")]
     NoDocument {

@@ -104,7 +104,8 @@ fn is_scope(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|b| b.is_ascii_graphic() && b != b'"' && b != b'\\')
 }
 
-/// Whether a text identifies a resource (RFC 8707, 2), in the form in which URLs are normalised.
+/// Whether a text identifies an MCP endpoint as a resource (RFC 8707, 2), in the form in which URLs
+/// are normalised. It has a path, below which the tool sets are.
 fn is_resource(text: &str) -> bool {
     Url::parse(text).is_ok_and(|url| {
         ["http", "https"].contains(&url.scheme())
@@ -112,7 +113,8 @@ fn is_resource(text: &str) -> bool {
             && url.query().is_none()
             && url.username().is_empty()
             && url.password().is_none()
-            && (url.as_str() == text || url.as_str().strip_suffix('/') == Some(text))
+            && url.path() != "/"
+            && url.as_str() == text
     })
 }
 
@@ -135,13 +137,17 @@ mod tests {
         let own = of(issuer).unwrap().unwrap().resource;
         assert_eq!(own.resource, "http://127.0.0.1:7717/mcp");
         assert_eq!(own.issuers, ["https://id.example"]);
-        assert!(of(&format!("[auth]\nresource = \"https://g.example\"\n{issuer}")).is_ok());
+        for good in ["https://g.example/mcp", "https://g.example/tools/mcp/"] {
+            assert!(of(&format!("[auth]\nresource = \"{good}\"\n{issuer}")).is_ok(), "{good}");
+        }
         for bad in [
             "[auth]\nscopes = [\"a\"]".to_owned(),
             "[auth]\nresource = \"https://g.example/mcp\"".to_owned(),
             format!("[auth]\nscopes = [\"a b\"]\n{issuer}"),
             format!("[auth]\nscopes = [\"\"]\n{issuer}"),
             format!("[auth]\nresource = \"g.example\"\n{issuer}"),
+            format!("[auth]\nresource = \"https://g.example\"\n{issuer}"),
+            format!("[auth]\nresource = \"https://g.example/\"\n{issuer}"),
             format!("[auth]\nresource = \"https://G.example/mcp\"\n{issuer}"),
             format!("[auth]\nresource = \"https://g.example/mcp#a\"\n{issuer}"),
             format!("[http]\nbehind_proxy = true\n{issuer}"),

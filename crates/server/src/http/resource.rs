@@ -62,7 +62,8 @@ impl ProtectedResource {
         if path.is_empty() {
             return Some(self.description(None));
         }
-        let rest = [own, "/mcp"].into_iter().find_map(|known| path.strip_prefix(known))?;
+        let mut known = [own, "/mcp"].into_iter().filter(|known| !known.is_empty());
+        let rest = known.find_map(|known| path.strip_prefix(known))?;
         match rest {
             "" => Some(self.description(None)),
             _ => rest
@@ -175,6 +176,9 @@ mod tests {
         for path in ["/other", "/mcp/a/b", "/mcp/", "/tools/mcp/a.b", "/mcpwork"] {
             assert_eq!(named(path), None, "{path}");
         }
+        let bare = of("https://gateway.example");
+        let told = bare.described("/mcp").map(|told| told["resource"].clone());
+        assert_eq!(told, Some(json!("https://gateway.example")));
         let none = NotAuthenticated::NoCredentials("");
         let told = challenge(&none, Some(&own), "/mcp/work");
         assert!(told.ends_with("oauth-protected-resource/tools/mcp/work\""), "{told}");

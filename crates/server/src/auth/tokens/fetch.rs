@@ -7,6 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use reqwest::redirect::Policy;
 use reqwest::{Client, StatusCode};
+use toolbooth_contracts::causes::with_causes;
 
 use super::documents::Documents;
 use super::settings::is_secure;
@@ -43,15 +44,15 @@ impl HttpsDocuments {
                 .user_agent(concat!("toolbooth/", env!("CARGO_PKG_VERSION")))
         };
         let built = |builder: reqwest::ClientBuilder| {
-            builder.build().map_err(|error| unreachable("the client", error))
+            builder.build().map_err(|error| unreachable("the client", &error.without_url()))
         };
         Ok(Self { remote: built(builder())?, own: built(builder().no_proxy())? })
     }
 }
 
-fn unreachable(address: &str, error: reqwest::Error) -> DocumentError {
-    let address = address.to_owned();
-    DocumentError::Unreachable { address, source: error.without_url().into() }
+/// The error of a request, with its causes: the outermost one says only that the request failed.
+fn unreachable(address: &str, error: &(dyn std::error::Error + 'static)) -> DocumentError {
+    DocumentError::Unreachable { address: address.to_owned(), reason: with_causes(error) }
 }
 
 #[async_trait]
@@ -63,7 +64,8 @@ impl Documents for HttpsDocuments {
         }
         let client = if address.starts_with("https:") { &self.remote } else { &self.own };
         let request = client.get(address).header("accept", "application/json");
-        let mut response = request.send().await.map_err(|error| unreachable(address, error))?;
+        let mut response =
+            request.send().await.map_err(|error| unreachable(address, &error.without_url()))?;
         let status = response.status();
         if status != StatusCode::OK {
             let (address, status) = (address.to_owned(), status.as_u16());
@@ -74,7 +76,7 @@ impl Documents for HttpsDocuments {
         }
         let mut document = Vec::new();
         while let Some(bytes) =
-            response.chunk().await.map_err(|error| unreachable(address, error))?
+            response.chunk().await.map_err(|error| unreachable(address, &error.without_url()))?
         {
             if document.len() + bytes.len() > DOCUMENT_BYTES_MAX {
                 return Err(wrong(format!("`{address}` has more than {DOCUMENT_BYTES_MAX} bytes")));
@@ -82,5 +84,20 @@ impl Documents for HttpsDocuments {
             document.extend_from_slice(&bytes);
         }
         Ok(document)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn an_issuer_that_cannot_be_reached_has_a_cause() {
+        // A port that was free a moment ago.
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = format!("http://{}/keys", listener.local_addr().unwrap());
+        drop(listener);
+        let error = HttpsDocuments::new().unwrap().get(&address).await.unwrap_err();
+        assert!(error.to_string().contains("refused"), "{error}");
     }
 }

@@ -43,6 +43,28 @@ struct Held {
     is_failing: bool,
 }
 
+/// One attempt to fetch the keys. One that is dropped before its end has failed.
+struct Attempt {
+    issuer: Arc<Issuer>,
+    began: Duration,
+    has_ended: bool,
+}
+
+impl Attempt {
+    fn end(mut self, fetched: Result<KeySet, DocumentError>) {
+        self.has_ended = true;
+        self.issuer.end(fetched, self.began);
+    }
+}
+
+impl Drop for Attempt {
+    fn drop(&mut self) {
+        if !self.has_ended {
+            self.issuer.end(Err(DocumentError::Interrupted), self.began);
+        }
+    }
+}
+
 /// The issuer's keys cannot be fetched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Away;
@@ -144,13 +166,13 @@ impl Issuer {
             }
             held.is_running = true;
         }
-        let own = Arc::clone(self);
+        let attempt = Attempt { issuer: Arc::clone(self), began, has_ended: false };
         tokio::spawn(async move {
-            let fetched = match tokio::time::timeout(ATTEMPT_MAX, own.fetch()).await {
+            let fetched = match tokio::time::timeout(ATTEMPT_MAX, attempt.issuer.fetch()).await {
                 Ok(fetched) => fetched,
                 Err(_) => Err(DocumentError::Timeout),
             };
-            own.end(fetched, began);
+            attempt.end(fetched);
         });
     }
 
