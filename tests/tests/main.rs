@@ -21,6 +21,7 @@ mod postgres;
 mod real_clients;
 mod records;
 mod registry;
+mod rules;
 mod schedules;
 mod servers;
 mod surfaces;

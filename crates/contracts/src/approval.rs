@@ -23,6 +23,33 @@ pub enum ApprovalState {
     Spent,
 }
 
+/// Who must approve a call. The order is that of strictness.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Approvers {
+    /// The caller itself.
+    #[serde(rename = "self")]
+    Caller,
+    /// One operator.
+    One,
+    /// Two different operators.
+    Two,
+}
+
+impl Approvers {
+    /// Returns the approvers that are written as `text`.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        match text {
+            "self" => Some(Self::Caller),
+            "one" => Some(Self::One),
+            "two" => Some(Self::Two),
+            _ => None,
+        }
+    }
+}
+
 /// An approval, bound to one caller, tool and set of arguments.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schemars", derive(JsonSchema))]

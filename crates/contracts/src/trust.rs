@@ -38,6 +38,17 @@ impl TrustLevel {
         }
     }
 
+    /// Returns the level as it is written.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Untrusted => "untrusted",
+            Self::Sandbox => "sandbox",
+            Self::Trusted => "trusted",
+            Self::Builtin => "builtin",
+        }
+    }
+
     /// Whether tools of this level run with the gateway's own rights.
     #[must_use]
     pub fn is_free(self) -> bool {

@@ -5,11 +5,13 @@
 //!
 //! Path: 3, 5. Doc: policy.md#steps
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 
 use data_encoding::HEXLOWER;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
+use toolbooth_contracts::approval::Approvers;
 use toolbooth_contracts::charge::Charge;
 use toolbooth_contracts::contract::{ApprovalSetting, ToolContract};
 use toolbooth_contracts::event::DecisionSummary;
@@ -19,9 +21,10 @@ use toolbooth_contracts::{CallContext, Caller, CallerKind, ErrorCode};
 use crate::caller::{Budget, CallerRights};
 use crate::caller_sets::CallerSets;
 use crate::denial::{Denial, DenialRule};
-use crate::engine::{PolicyEngine, Question, Verdict};
+use crate::engine::{Binding, EngineTool, PolicyEngine, Question, Verdict};
 use crate::flags::FeatureFlags;
 use crate::pauses::Pauses;
+use crate::rule_finding::RuleFinding;
 use crate::whitelist::Whitelist;
 
 /// The current status of a tool, independent of the policy.
@@ -58,6 +61,23 @@ impl Access {
 pub struct ApprovalNeed {
     /// The rule that requires it.
     pub rule: String,
+    /// Who must approve.
+    pub by: Approvers,
+}
+
+/// The call that is authorized, with its final arguments.
+#[derive(Debug, Clone, Copy)]
+pub struct AskedCall<'c> {
+    /// The caller.
+    pub caller: &'c Caller,
+    /// The tool.
+    pub contract: &'c ToolContract,
+    /// The final arguments.
+    pub arguments: &'c Value,
+    /// The context that the agent claims.
+    pub claimed: &'c CallContext,
+    /// The time, RFC 3339 UTC with milliseconds.
+    pub at: &'c str,
 }
 
 /// A permit for a call, which may run once its charges are recorded and its approval is spent. Only
@@ -109,7 +129,7 @@ pub struct Authorizer {
     pub(crate) whitelist: Whitelist,
     callers: CallerSets<CallerRights>,
     approval_by_trust: Vec<String>,
-    trust_levels: TrustLevels,
+    pub(crate) trust_levels: TrustLevels,
     pub(crate) engine: Option<Arc<dyn PolicyEngine>>,
     version: String,
     pauses: Arc<Pauses>,
@@ -342,14 +362,18 @@ impl Authorizer {
     ///
     /// # Errors
     /// `policy-denied`.
-    pub fn authorize(
+    pub fn authorize(&self, access: Access, call: &AskedCall<'_>) -> Result<Permit, Denial> {
+        self.authorize_traced(access, call, None)
+    }
+
+    /// As [`Authorizer::authorize`]; adds what the rules found to `trace`.
+    pub(crate) fn authorize_traced(
         &self,
         access: Access,
-        caller: &Caller,
-        contract: &ToolContract,
-        arguments: &Value,
-        claimed: &CallContext,
+        call: &AskedCall<'_>,
+        trace: Option<&mut Vec<String>>,
     ) -> Result<Permit, Denial> {
+        let AskedCall { caller, contract, .. } = *call;
         if !access.missing.is_empty() {
             return Err(Denial {
                 missing: access.missing.clone(),
@@ -360,36 +384,73 @@ impl Authorizer {
                 )
             });
         }
-        let mut rule = "default".to_owned();
-        let mut approval = None;
-        if let Some(engine) = &self.engine {
-            let question = Question { caller, contract, arguments, claimed };
-            match engine.judge(&question) {
-                Ok(Verdict::Permit { rule: permitting, approval: asks }) => {
-                    approval = asks.then(|| ApprovalNeed { rule: permitting.clone() });
-                    rule = permitting;
-                }
-                Ok(Verdict::Deny { rule, reason }) => {
-                    let rule = DenialRule::Engine(rule);
-                    return Err(Denial::new(ErrorCode::PolicyDenied, rule, reason));
-                }
-                Err(_) => {
-                    return Err(Denial::new(
-                        ErrorCode::PolicyDenied,
-                        DenialRule::EngineError,
-                        "the policy could not be evaluated",
-                    ));
-                }
-            }
-        }
-        if contract.policy.approval == Some(ApprovalSetting::Always) {
-            approval = Some(ApprovalNeed { rule: "policy.approval".to_owned() });
-        } else if self.needs_approval_by_trust(&contract.policy.trust_level) {
-            approval = Some(ApprovalNeed { rule: "trust".to_owned() });
-        }
-        let charges = self.charges(caller, contract, claimed);
+        let (rule, asked) = self.judge(call, trace)?;
+        // Of several approvals the strictest is needed.
+        let setting = self.approval_setting(contract);
+        let approval = asked.into_iter().chain(setting).max_by_key(|need| need.by);
+        let charges = self.charges(caller, contract, call.claimed);
         Ok(Permit { charges, approval, rule })
     }
+
+    /// Runs step 6. Returns the rule that permits, and the approval that a rule requires.
+    fn judge(
+        &self,
+        call: &AskedCall<'_>,
+        trace: Option<&mut Vec<String>>,
+    ) -> Result<(String, Option<ApprovalNeed>), Denial> {
+        let Some(engine) = &self.engine else { return Ok(("default".to_owned(), None)) };
+        let AskedCall { caller, contract, arguments, claimed, at } = *call;
+        let grants = self.rights(caller).map(|rights| rights.grants.as_slice());
+        let question = Question {
+            caller: caller.identity(),
+            grants: grants.unwrap_or_default(),
+            contract,
+            arguments,
+            trust: self.trust_levels.of(&contract.policy.trust_level),
+            claimed,
+            at,
+        };
+        let denied = |rule, reason| Denial::new(ErrorCode::PolicyDenied, rule, reason);
+        match engine.judge_traced(&question, trace) {
+            Ok(Verdict::Permit { rule, approval }) => {
+                let approval = approval.map(|(rule, by)| ApprovalNeed { rule, by });
+                Ok((rule, approval))
+            }
+            Ok(Verdict::Deny { rule, reason }) => Err(denied(DenialRule::Engine(rule), reason)),
+            Err(error) => Err(Denial::of_engine(error)),
+        }
+    }
+
+    /// Returns the approval that the contract, or the trust in the tool, requires.
+    pub(crate) fn approval_setting(&self, contract: &ToolContract) -> Option<ApprovalNeed> {
+        let need = |rule: &str| ApprovalNeed { rule: rule.to_owned(), by: Approvers::One };
+        if contract.policy.approval == Some(ApprovalSetting::Always) {
+            return Some(need("policy.approval"));
+        }
+        self.needs_approval_by_trust(&contract.policy.trust_level).then(|| need("trust"))
+    }
+
+    /// Binds the rules to the tools of a world. Returns the authorizer that judges these tools, with
+    /// the tools that the rules do not fit, and all findings.
+    #[must_use]
+    pub fn bound(&self, tools: &[EngineTool<'_>]) -> (Self, RuleFit) {
+        let Some(Binding { engine, failures, findings }) =
+            self.engine.as_ref().and_then(|engine| engine.bind(tools))
+        else {
+            return (self.clone(), RuleFit::default());
+        };
+        // The digest of the rules is the same, and so is the version.
+        (Self { engine: Some(engine), ..self.clone() }, RuleFit { failures, findings })
+    }
+}
+
+/// How the rules fit the tools to which they are bound.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RuleFit {
+    /// Tools that the rules do not fit, with the reasons. They must not be called.
+    pub failures: BTreeMap<String, String>,
+    /// All findings, also about the rules themselves.
+    pub findings: Vec<RuleFinding>,
 }
 
 #[cfg(test)]

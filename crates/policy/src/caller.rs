@@ -33,6 +33,12 @@ impl Grant {
         }
     }
 
+    /// Returns the grant as it is written.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
     /// Whether the grant covers a permission.
     #[must_use]
     pub fn covers(&self, permission: &str) -> bool {

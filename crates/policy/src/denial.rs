@@ -5,6 +5,8 @@
 use toolbooth_contracts::ErrorCode;
 use toolbooth_contracts::event::DecisionSummary;
 
+use crate::error::EngineError;
+
 /// The rule that denies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -56,13 +58,22 @@ pub struct Denial {
     pub rule: DenialRule,
     /// The reason, in one sentence that caller and operator may see.
     pub reason: String,
+    /// The cause, which only an operator may see.
+    pub cause: Option<String>,
     /// Missing requirements of the rule, such as permissions.
     pub missing: Vec<String>,
 }
 
 impl Denial {
     pub(crate) fn new(code: ErrorCode, rule: DenialRule, reason: impl Into<String>) -> Self {
-        Self { code, rule, reason: reason.into(), missing: Vec::new() }
+        Self { code, rule, reason: reason.into(), cause: None, missing: Vec::new() }
+    }
+
+    /// Returns the denial of a call or an item on which an engine returned no verdict.
+    pub(crate) fn of_engine(error: EngineError) -> Self {
+        let reason = "the policy could not be evaluated";
+        let denial = Self::new(ErrorCode::PolicyDenied, DenialRule::EngineError, reason);
+        Self { cause: Some(error.0), ..denial }
     }
 
     /// Returns the denial as records store it.

@@ -2,34 +2,51 @@
 //!
 //! Path: 5. Doc: policy.md#rules
 
-use serde_json::Value;
-use toolbooth_contracts::contract::ToolContract;
-use toolbooth_contracts::{CallContext, Caller};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
+use serde_json::Value;
+use toolbooth_contracts::approval::Approvers;
+use toolbooth_contracts::contract::ToolContract;
+use toolbooth_contracts::trust::TrustLevel;
+use toolbooth_contracts::{CallContext, Identity};
+
+use crate::caller::Grant;
 use crate::error::EngineError;
+use crate::rule_finding::RuleFinding;
 
 /// The inputs of a rule for a tool call.
 #[derive(Debug)]
 pub struct Question<'q> {
     /// The caller.
-    pub caller: &'q Caller,
+    pub caller: &'q Identity,
+    /// The caller's grants.
+    pub grants: &'q [Grant],
     /// The tool.
     pub contract: &'q ToolContract,
     /// The final arguments.
     pub arguments: &'q Value,
+    /// The level of trust in the tool.
+    pub trust: TrustLevel,
     /// The context that the agent claims.
     pub claimed: &'q CallContext,
+    /// The time, RFC 3339 UTC with milliseconds.
+    pub at: &'q str,
 }
 
 /// The inputs of a rule for a prompt, a resource or a template.
 #[derive(Debug)]
 pub struct ItemQuestion<'q> {
     /// The caller.
-    pub caller: &'q Caller,
+    pub caller: &'q Identity,
+    /// The caller's grants.
+    pub grants: &'q [Grant],
     /// The requested item.
     pub item: &'q crate::Item<'q>,
     /// The context that the agent claims.
     pub claimed: &'q CallContext,
+    /// The time, RFC 3339 UTC with milliseconds.
+    pub at: &'q str,
 }
 
 /// The verdict of an engine.
@@ -39,8 +56,8 @@ pub enum Verdict {
     Permit {
         /// The rule.
         rule: String,
-        /// Whether the rule requires an approval.
-        approval: bool,
+        /// The rule that requires an approval, and who may approve.
+        approval: Option<(String, Approvers)>,
     },
     /// A rule forbids the request, or no rule permits it.
     Deny {
@@ -51,6 +68,25 @@ pub enum Verdict {
     },
 }
 
+/// A tool to which an engine is bound.
+#[derive(Debug, Clone, Copy)]
+pub struct EngineTool<'t> {
+    /// The tool.
+    pub contract: &'t ToolContract,
+    /// The digest of its contract.
+    pub digest: &'t str,
+}
+
+/// An engine that is bound to the tools of a world.
+pub struct Binding {
+    /// The engine that judges these tools.
+    pub engine: Arc<dyn PolicyEngine>,
+    /// Tools that the rules do not fit, with the reasons. They must not be called.
+    pub failures: BTreeMap<String, String>,
+    /// All findings, also about the rules themselves.
+    pub findings: Vec<RuleFinding>,
+}
+
 /// An engine that judges questions by rules. Pure: the same question has the same verdict.
 pub trait PolicyEngine: Send + Sync {
     /// Returns the verdict on a tool call.
@@ -58,6 +94,26 @@ pub trait PolicyEngine: Send + Sync {
     /// # Errors
     /// Where the rules cannot be evaluated; the call is denied then.
     fn judge(&self, question: &Question<'_>) -> Result<Verdict, EngineError>;
+
+    /// As [`PolicyEngine::judge`]; adds what the verdict rests on to `trace`, one sentence each.
+    ///
+    /// # Errors
+    /// As [`PolicyEngine::judge`].
+    fn judge_traced(
+        &self,
+        question: &Question<'_>,
+        trace: Option<&mut Vec<String>>,
+    ) -> Result<Verdict, EngineError> {
+        let _ = trace;
+        self.judge(question)
+    }
+
+    /// Binds the rules to all tools of a world; called for each world before it is published. `None`
+    /// from an engine that judges every tool without that.
+    fn bind(&self, tools: &[EngineTool<'_>]) -> Option<Binding> {
+        let _ = tools;
+        None
+    }
 
     /// Returns the verdict on a prompt, a resource or a template. An engine without rules for these
     /// denies all of them.

@@ -53,7 +53,7 @@ impl ItemPermit {
 
 impl Authorizer {
     /// Runs all steps for a prompt, a resource or a template: flags, tool sets, whitelist, status,
-    /// permissions, rules.
+    /// permissions, rules. With the context that the agent claims, and the time (RFC 3339 UTC).
     ///
     /// # Errors
     /// `tools-disabled`; `unregistered-tool` where it is hidden; `policy-denied`,
@@ -64,6 +64,7 @@ impl Authorizer {
         item: &Item<'_>,
         status: &ToolStatus,
         claimed: &CallContext,
+        at: &str,
     ) -> Result<ItemPermit, Denial> {
         self.item_access(caller, item, status)?;
         let Some(engine) = &self.engine else {
@@ -71,14 +72,17 @@ impl Authorizer {
         };
         let deny =
             |rule: DenialRule, reason: &str| Denial::new(ErrorCode::PolicyDenied, rule, reason);
-        match engine.judge_item(&ItemQuestion { caller, item, claimed }) {
-            Ok(Verdict::Permit { rule, approval: false }) => Ok(ItemPermit { rule }),
-            Ok(Verdict::Permit { rule, approval: true }) => Err(deny(
+        let grants = self.rights(caller).map(|rights| rights.grants.as_slice());
+        let grants = grants.unwrap_or_default();
+        let caller = caller.identity();
+        match engine.judge_item(&ItemQuestion { caller, grants, item, claimed, at }) {
+            Ok(Verdict::Permit { rule, approval: None }) => Ok(ItemPermit { rule }),
+            Ok(Verdict::Permit { approval: Some((rule, _)), .. }) => Err(deny(
                 DenialRule::Engine(rule),
                 "this would need an approval, which only calls of tools can have",
             )),
             Ok(Verdict::Deny { rule, reason }) => Err(deny(DenialRule::Engine(rule), &reason)),
-            Err(_) => Err(deny(DenialRule::EngineError, "the policy could not be evaluated")),
+            Err(error) => Err(Denial::of_engine(error)),
         }
     }
 
@@ -143,6 +147,7 @@ mod tests {
     use std::collections::BTreeMap;
     use std::sync::Arc;
 
+    use toolbooth_contracts::approval::Approvers;
     use toolbooth_contracts::{Identity, ToolPattern};
 
     use super::*;
@@ -167,12 +172,13 @@ mod tests {
         Authorizer::new(FeatureFlags::ON).with_callers(CallerSets::new(sets).unwrap())
     }
 
+    const AT: &str = "2026-01-01T00:00:00.000Z";
     const GREET: Item<'_> = Item { kind: ItemKind::Prompt, server: "s", id: "s.greet" };
     const FILE: Item<'_> = Item { kind: ItemKind::Resource, server: "s", id: "s.file:///a" };
 
     fn ask(policy: &Authorizer, item: &Item<'_>, status: &ToolStatus) -> Result<(), Denial> {
         let caller = Caller::authenticated(Identity::named("key:a").unwrap());
-        policy.permit_item(&caller, item, status, &CallContext::default()).map(drop)
+        policy.permit_item(&caller, item, status, &CallContext::default(), AT).map(drop)
     }
 
     fn code(policy: &Authorizer, item: &Item<'_>) -> &'static str {
@@ -218,12 +224,15 @@ mod tests {
     struct Silent(bool);
     impl PolicyEngine for Silent {
         fn judge(&self, _: &Question<'_>) -> Result<Verdict, EngineError> {
-            Ok(Verdict::Permit { rule: "all".into(), approval: false })
+            Ok(Verdict::Permit { rule: "all".into(), approval: None })
         }
         fn judge_item(&self, question: &ItemQuestion<'_>) -> Result<Verdict, EngineError> {
             match question.item.kind {
                 ItemKind::Prompt => Err(EngineError("broken".into())),
-                _ => Ok(Verdict::Permit { rule: "files".into(), approval: self.0 }),
+                _ => Ok(Verdict::Permit {
+                    rule: "files".into(),
+                    approval: self.0.then(|| ("files".into(), Approvers::One)),
+                }),
             }
         }
         fn version(&self) -> &str {
@@ -233,7 +242,7 @@ mod tests {
     struct ToolsOnly;
     impl PolicyEngine for ToolsOnly {
         fn judge(&self, _: &Question<'_>) -> Result<Verdict, EngineError> {
-            Ok(Verdict::Permit { rule: "all".into(), approval: false })
+            Ok(Verdict::Permit { rule: "all".into(), approval: None })
         }
         fn version(&self) -> &str {
             "1"

@@ -7,20 +7,26 @@ mod charges;
 mod denial;
 mod engine;
 mod error;
+mod explain;
 mod flags;
 mod items;
 mod pauses;
+mod rule_finding;
+#[cfg(feature = "cedar")]
+pub mod rules;
 mod toolset;
 mod whitelist;
 
-pub use authorizer::{Access, ApprovalNeed, Authorizer, Permit, ToolStatus};
+pub use authorizer::{Access, ApprovalNeed, AskedCall, Authorizer, Permit, RuleFit, ToolStatus};
 pub use caller::{Budget, CallerRights, Grant, Operator};
 pub use caller_sets::{CallerPattern, CallerSets};
 pub use denial::{Denial, DenialRule};
-pub use engine::{ItemQuestion, PolicyEngine, Question, Verdict};
+pub use engine::{Binding, EngineTool, ItemQuestion, PolicyEngine, Question, Verdict};
 pub use error::{EngineError, SettingError};
+pub use explain::{ExplainedStep, Explanation, StepResult};
 pub use flags::FeatureFlags;
 pub use items::{Item, ItemPermit};
 pub use pauses::Pauses;
+pub use rule_finding::{Place, RuleCode, RuleFinding};
 pub use toolset::ToolSet;
 pub use whitelist::Whitelist;

@@ -125,6 +125,10 @@ impl Refused {
         trail.decision = Some(denial.summary());
         let refused = Self::new(trail, denial.code);
         let refused = refused.saying(denial.reason).with("rule", denial.rule.as_str());
+        let refused = match denial.cause {
+            Some(cause) => refused.because(cause),
+            None => refused,
+        };
         if denial.missing.is_empty() { refused } else { refused.with("missing", denial.missing) }
     }
 

@@ -8,8 +8,10 @@ use std::sync::Arc;
 use toolbooth_contracts::contract::{AdapterId, GATEWAY_RUNTIME};
 use toolbooth_contracts::coverage::CoverageState;
 use toolbooth_contracts::port::ItemKind;
-use toolbooth_contracts::{Caller, ToolId, ToolName};
-use toolbooth_policy::{Authorizer, Item, Pauses, ToolSet, ToolStatus};
+use toolbooth_contracts::{Arguments, CallContext, Caller, ToolId, ToolName};
+use toolbooth_policy::{
+    AskedCall, Authorizer, EngineTool, Explanation, Item, Pauses, RuleFit, ToolSet, ToolStatus,
+};
 use toolbooth_registry::lock::{Approvals, Objection};
 use toolbooth_registry::template::Reading;
 use toolbooth_registry::uris::{ResourceUris, is_normal};
@@ -56,6 +58,8 @@ pub struct World {
     pub(crate) states: HashMap<ToolId, ToolState>,
     /// Permissions with an unmet requirement, each with the missing setting.
     pub(crate) unmet: BTreeMap<String, String>,
+    /// How the rules of the policy fit the tools.
+    pub(crate) rule_fit: Arc<RuleFit>,
     /// Increases with each published change.
     pub(crate) generation: u64,
 }
@@ -98,6 +102,7 @@ impl World {
             item_statuses: BTreeMap::new(),
             states: HashMap::new(),
             unmet: BTreeMap::new(),
+            rule_fit: Arc::default(),
             generation: 0,
         }
     }
@@ -168,22 +173,57 @@ impl World {
         self.states.get(tool.id())
     }
 
-    /// Returns the world with the tools of `registry`, and names for them.
+    /// As [`World::with_names`], with the tools of `registry`.
     #[must_use]
     pub fn with_registry(self, registry: ToolRegistry) -> Self {
         Self { registry, ..self }.with_names()
     }
 
-    /// Returns the world with names on the wire for its tools.
+    /// Binds the rules of the policy to the tools.
+    pub(crate) fn bind_rules(&mut self) {
+        let (policy, rule_fit) = self.policy.bound(&self.engine_tools());
+        self.policy = policy;
+        self.rule_fit = Arc::new(rule_fit);
+    }
+
+    fn engine_tools(&self) -> Vec<EngineTool<'_>> {
+        let tools = self.registry.iter();
+        tools
+            .map(|tool| EngineTool { contract: tool.contract(), digest: tool.contract_digest() })
+            .collect()
+    }
+
+    /// Returns how the rules of the policy fit the tools.
+    #[must_use]
+    pub fn rule_fit(&self) -> &RuleFit {
+        &self.rule_fit
+    }
+
+    /// Returns how the rules of another policy fit the tools of this world.
+    #[must_use]
+    pub fn fit_of(&self, policy: &Authorizer) -> RuleFit {
+        policy.bound(&self.engine_tools()).1
+    }
+
+    /// Returns the world with names on the wire for its tools, and with the rules bound to them.
     #[must_use]
     pub fn with_names(mut self) -> Self {
         self.names = self.names.with(self.registry.iter().map(|tool| WireCandidate::of(tool)));
+        self.bind_rules();
+        let failures = self.rule_fit.failures.iter().filter_map(|(id, reason)| {
+            let id = ToolId::try_from(id.clone()).ok()?;
+            Some((id, ToolStatus::Quarantined(reason.clone())))
+        });
+        self.statuses.extend(failures.collect::<Vec<_>>());
         self
     }
 
-    /// Judges the discovered tools and items by the approvals. Returns those that are newly
+    /// Judges the discovered tools and items by the approvals, and all tools by whether the rules fit
+    /// them. Returns those that are newly
     /// quarantined, or quarantined for another reason than before, each with the reason.
     pub fn judge(&mut self) -> Vec<(Judged, String)> {
+        self.bind_rules();
+        let rule_fit = Arc::clone(&self.rule_fit);
         let tools = self.registry.iter().map(AsRef::as_ref);
         let mut objections = self.approvals.judge(tools);
         objections.extend(self.approvals.judge_items(self.items.iter().map(AsRef::as_ref)));
@@ -193,7 +233,9 @@ impl World {
         for tool in self.registry.iter() {
             let id = tool.id();
             let objection = self.objections.get(id.as_str());
-            match objection.and_then(|objection| objection.quarantine.clone()) {
+            let objection = objection.and_then(|objection| objection.quarantine.clone());
+            let misfit = || rule_fit.failures.get(id.as_str()).cloned();
+            match objection.or_else(misfit) {
                 Some(reason) => {
                     let status = ToolStatus::Quarantined(reason.clone());
                     if before.get(id) != Some(&status) {
@@ -370,6 +412,28 @@ impl World {
     pub fn unmet(&self, tool: &RegisteredTool) -> Option<&str> {
         let permissions = &tool.contract().permissions;
         permissions.iter().find_map(|permission| self.unmet.get(permission)).map(String::as_str)
+    }
+
+    /// Explains what would be decided on a call, which does not run; `None` if there is no such tool.
+    #[must_use]
+    pub fn explain(
+        &self,
+        caller: &Caller,
+        name: &ToolName,
+        arguments: Arguments,
+        claimed: &CallContext,
+        at: &str,
+    ) -> Option<Explanation> {
+        let tool = self.registry.get(self.tool_id(name))?;
+        let guarded = tool.guard(arguments.clone());
+        let objection = guarded.as_ref().err().map(|errors| {
+            let told = errors.iter().map(|error| format!("{} {}", error.path, error.message));
+            told.collect::<Vec<_>>().join("; ")
+        });
+        let contract = tool.contract();
+        let arguments = guarded.as_ref().map_or(arguments.tree(), |guarded| guarded.tree());
+        let call = AskedCall { caller, contract, arguments, claimed, at };
+        Some(self.policy.explain(self.status(tool), &call, objection.as_deref()))
     }
 
     /// Whether the caller can see the tool at a door that shows `toolset`, if it has this status.

@@ -788,7 +788,7 @@ struct TapedEngine(Tape);
 impl PolicyEngine for TapedEngine {
     fn judge(&self, _: &Question<'_>) -> Result<Verdict, EngineError> {
         self.0.say("policy.judge");
-        Ok(Verdict::Permit { rule: "all".into(), approval: false })
+        Ok(Verdict::Permit { rule: "all".into(), approval: None })
     }
     fn version(&self) -> &str {
         "1"

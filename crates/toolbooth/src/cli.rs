@@ -116,6 +116,9 @@ pub(crate) enum Command {
         #[command(flatten)]
         shown: Shown,
     },
+    /// Checks the rules of the policy, and explains decisions.
+    #[command(subcommand)]
+    Policy(Policy),
     /// Lists the tools that a caller can see.
     List {
         /// The caller: `local`, `key:NAME`, `jwt:ISSUER#SUBJECT`, or a set of `[callers]` that names one.
@@ -368,6 +371,30 @@ pub(crate) struct ClientArgs {
     pub(crate) secrets: Option<SecretPlace>,
     #[command(flatten)]
     pub(crate) shown: Shown,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Policy {
+    /// Checks the rules against all tools, and runs their cases.
+    Check {
+        #[command(flatten)]
+        shown: Shown,
+    },
+    /// Explains what would be decided on a call, step by step; runs nothing.
+    #[command(
+        after_help = "Example:\n  toolbooth policy explain pay.send --args '{\"amount\": 20}' --caller key:intern"
+    )]
+    Explain {
+        /// The tool's id, or its name on the wire.
+        tool: String,
+        /// The arguments as JSON; `@FILE`, or `-` for standard input.
+        #[arg(long, default_value = "{}")]
+        args: String,
+        #[command(flatten)]
+        context: Box<Context>,
+        #[command(flatten)]
+        shown: Shown,
+    },
 }
 
 #[derive(Debug, Subcommand)]

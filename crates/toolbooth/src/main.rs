@@ -20,6 +20,7 @@ mod pins;
 mod records;
 mod registry_file;
 mod retention;
+mod rules;
 mod schemas;
 mod secret_shapes;
 mod settings;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use toolbooth_adapters::launcher::Launcher;
 use toolbooth_contracts::{ExecutionLog, Guard, ToolId};
+use toolbooth_policy::{Authorizer, RuleFit};
 use toolbooth_proxy::{
     Catalogue, Executors, InMemoryPins, PinStore, Upstreams, World, WorldSettings, Worlds,
     own_tools,
@@ -24,12 +25,14 @@ use crate::settings::{
     unmet, wire_names,
 };
 use crate::trust::Trusted;
-use crate::{executors, registry_file, retention, secret_shapes};
+use crate::{executors, registry_file, retention, rules, secret_shapes};
 
 /// The components that need no store.
 pub(crate) struct OfflineGateway {
     pub(crate) loaded: Trusted,
     pub(crate) worlds: Arc<Worlds>,
+    /// The policy of the start, with rules that are not bound to tools.
+    policy: Authorizer,
     pub(crate) catalogue: Arc<Catalogue>,
     /// Tools of other sources that the registry file has replaced.
     pub(crate) replaced: Vec<(ToolId, Source)>,
@@ -91,16 +94,31 @@ pub(crate) fn report_first_uses(offline: &OfflineGateway) {
 
 impl OfflineGateway {
     /// Builds every component that needs no store.
-    pub(crate) async fn build(mut loaded: Trusted) -> Result<Self, Failure> {
+    ///
+    /// # Errors
+    /// [`Failure`], if the configuration is not valid, or its rules do not fit the known tools.
+    pub(crate) async fn build(loaded: Trusted) -> Result<Self, Failure> {
+        let offline = Self::build_for_check(loaded).await?;
+        rules::check(&offline.rule_fit())?;
+        Ok(offline)
+    }
+
+    /// Returns how the rules fit the tools that are known now, and whether their cases hold.
+    pub(crate) fn rule_fit(&self) -> RuleFit {
+        self.worlds.now().fit_of(&self.policy)
+    }
+
+    /// As [`OfflineGateway::build`], also with rules that do not fit the tools.
+    pub(crate) async fn build_for_check(mut loaded: Trusted) -> Result<Self, Failure> {
         let read = loaded.take_read();
         let config = &loaded.config;
-        let policy = authorizer(config)?;
+        let policy = authorizer(&loaded)?;
         check_defaults(config)?;
         config::toolsets::check_servers(config)?;
         config.sandbox.check()?;
         retention::retained(&loaded)?;
         let guard = Guard::new(secret_shapes::shapes());
-        let mut world = World::new(policy).with_settings(WorldSettings {
+        let mut world = World::new(policy.clone()).with_settings(WorldSettings {
             approvals: approvals(&loaded)?,
             names: wire_names(&loaded)?,
             prompt_names: kept_names(&loaded, PROMPT_NAMES)?,
@@ -146,7 +164,17 @@ impl OfflineGateway {
         let catalogue = Catalogue::new(Arc::clone(&worlds), executors.clone(), guard, sources);
         let catalogue = Arc::new(catalogue.with_pins(pins));
         catalogue.restore_locked().await;
-        Ok(Self { loaded, worlds, catalogue, replaced, refusals, executors, upstreams, launcher })
+        Ok(Self {
+            loaded,
+            worlds,
+            policy,
+            catalogue,
+            replaced,
+            refusals,
+            executors,
+            upstreams,
+            launcher,
+        })
     }
 
     /// Returns the hosts that a source was refused.

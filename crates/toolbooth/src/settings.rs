@@ -3,6 +3,7 @@
 //! Doc: configuration.md
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use toolbooth_contracts::ToolPattern;
@@ -68,7 +69,9 @@ pub(crate) fn check_defaults(config: &Config) -> Result<(), Failure> {
     Ok(())
 }
 
-pub(crate) fn authorizer(config: &Config) -> Result<Authorizer, Failure> {
+/// Returns the policy of the configuration, with its rules, which are not bound to tools yet.
+pub(crate) fn authorizer(loaded: &Loaded) -> Result<Authorizer, Failure> {
+    let config = &loaded.config;
     let variable = |name: &str| std::env::var(name).ok();
     let flags =
         FeatureFlags { mcp_tools: config.flags.mcp_tools, tools_policy: config.flags.tools_policy }
@@ -80,14 +83,18 @@ pub(crate) fn authorizer(config: &Config) -> Result<Authorizer, Failure> {
             .map_err(|failure| failure.at("the variable TOOL_WHITELIST"))?,
         None => config.policy.whitelist.clone().map_or_else(Whitelist::all, Whitelist::only),
     };
-    Ok(Authorizer::new(flags)
+    let authorizer = Authorizer::new(flags)
         .with_whitelist(whitelist)
         .with_callers(crate::caller_sets::rights(config)?)
         .with_budget(crate::caller_sets::budget(&config.budgets, "budgets")?)
         .with_approval_by_trust(
             config.trust.approval.clone(),
             TrustLevels::with(config.trust.levels.clone()),
-        ))
+        );
+    Ok(match crate::rules::read(loaded)? {
+        Some(rules) => authorizer.with_engine(Arc::new(rules)),
+        None => authorizer,
+    })
 }
 
 pub(crate) fn limits(config: &Config) -> Limits {

@@ -13,6 +13,13 @@ fn contract(id: &str, permissions: &[&str]) -> ToolContract {
     Guard::default().validate_entry(&entry).unwrap()
 }
 
+/// A call without arguments.
+fn call<'c>(caller: &'c Caller, contract: &'c ToolContract) -> AskedCall<'c> {
+    static CLAIMED: LazyLock<CallContext> = LazyLock::new(CallContext::default);
+    let (arguments, claimed) = (&Value::Null, &*CLAIMED);
+    AskedCall { caller, contract, arguments, claimed, at: "2026-01-01T00:00:00.000Z" }
+}
+
 fn on() -> FeatureFlags {
     FeatureFlags::ON
 }
@@ -86,8 +93,7 @@ fn each_missing_permission_is_named() {
     let caller = Caller::authenticated(Identity::named("key:ops").unwrap());
     let tool = contract("files.copy", &["read:db", "write:db", "send:sms"]);
     let access = policy.access(&caller, &tool, &ToolStatus::Active).unwrap();
-    let denial =
-        policy.authorize(access, &caller, &tool, &json!({}), &CallContext::default()).unwrap_err();
+    let denial = policy.authorize(access, &call(&caller, &tool)).unwrap_err();
     assert_eq!(denial.missing, ["write:db", "send:sms"]);
     assert!(!policy.lists(&caller, &tool, &ToolStatus::Active));
 }
@@ -107,9 +113,7 @@ fn an_error_inside_the_engine_is_a_deny() {
     let policy = Authorizer::new(on()).with_engine(Arc::new(Broken));
     let tool = contract("a.b", &[]);
     let access = policy.access(&Caller::local(), &tool, &ToolStatus::Active).unwrap();
-    let denial = policy
-        .authorize(access, &Caller::local(), &tool, &json!({}), &CallContext::default())
-        .unwrap_err();
+    let denial = policy.authorize(access, &call(&Caller::local(), &tool)).unwrap_err();
     assert_eq!((denial.code, denial.rule), (ErrorCode::PolicyDenied, DenialRule::EngineError));
 }
 
@@ -129,8 +133,7 @@ fn a_trust_word_counts_as_the_level_that_it_is_mapped_to() {
         let words = approval.iter().map(|word| (*word).to_owned()).collect();
         let policy = Authorizer::new(on()).with_approval_by_trust(words, levels);
         let access = policy.access(&Caller::local(), &tool, &ToolStatus::Active).unwrap();
-        let permit =
-            policy.authorize(access, &Caller::local(), &tool, &json!({}), &CallContext::default());
+        let permit = policy.authorize(access, &call(&Caller::local(), &tool));
         permit.unwrap().approval().is_some()
     };
     assert!(asks(&["untrusted"], "untrusted") && !asks(&["untrusted"], "trusted"));
@@ -155,7 +158,9 @@ fn costs_are_charged_to_the_caller_and_to_its_epic() {
         let caller = Caller::authenticated(Identity::named(caller).unwrap());
         let claimed = CallContext { epic_id: epic.map(str::to_owned), ..CallContext::default() };
         let access = policy.access(&caller, tool, &ToolStatus::Active).unwrap();
-        let permit = policy.authorize(access, &caller, tool, &json!({}), &claimed).unwrap();
+        let permit = policy
+            .authorize(access, &AskedCall { claimed: &claimed, ..call(&caller, tool) })
+            .unwrap();
         permit.charges().to_vec()
     };
     let limits = [Charge::Slots { max: 2 }, Charge::Rate { per_min: 9 }];

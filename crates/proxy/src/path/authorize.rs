@@ -3,11 +3,12 @@
 //! Path: 5. Doc: call-path.md#stages
 
 use toolbooth_contracts::GuardedArguments;
-use toolbooth_policy::Permit;
+use toolbooth_policy::{AskedCall, Permit};
 
 use super::guard::Guarded;
 use super::resolve::FoundTool;
 use crate::entry::Refused;
+use crate::state::ProxyState;
 
 /// A call that the policy permits with these arguments. Only this stage constructs it.
 pub(super) struct Authorized {
@@ -18,12 +19,18 @@ pub(super) struct Authorized {
     _stage: (),
 }
 
-pub(super) fn authorize(guarded: Guarded) -> Result<Authorized, Refused> {
+pub(super) fn authorize(state: &ProxyState, guarded: Guarded) -> Result<Authorized, Refused> {
     let Guarded { mut found, access, arguments, natural_key, .. } = guarded;
     let trail = &mut found.entered.trail;
-    let contract = found.tool.contract();
-    let tree = arguments.tree();
-    match found.world.policy.authorize(access, &trail.caller, contract, tree, &trail.context) {
+    let at = state.parts.clock.now().text;
+    let call = AskedCall {
+        caller: &trail.caller,
+        contract: found.tool.contract(),
+        arguments: arguments.tree(),
+        claimed: &trail.context,
+        at: &at,
+    };
+    match found.world.policy.authorize(access, &call) {
         Ok(permit) => {
             trail.decision = Some(permit.summary());
             Ok(Authorized { found, permit, arguments, natural_key, _stage: () })

@@ -107,7 +107,7 @@ async fn up_to_claim(
     trace.stage(state, "resolve", resolved.found.tool.target_owner());
     let guarded = guard::guard(state, resolved)?;
     trace.stage(state, "guard", "arguments fit");
-    let authorized = authorize::authorize(guarded)?;
+    let authorized = authorize::authorize(state, guarded)?;
     trace.stage(state, "authorize", authorized.permit.rule());
     let claimed = claim::claim(state, authorized).await?;
     trace.stage(state, "claim", claimed.claim.receipt_id());

@@ -9,7 +9,7 @@ use toolbooth_contracts::event::DecisionSummary;
 use toolbooth_contracts::json::{check_value, hazardous_keys};
 use toolbooth_contracts::port::Ask;
 use toolbooth_contracts::{Conversation, ErrorCode};
-use toolbooth_policy::ToolStatus;
+use toolbooth_policy::{AskedCall, ToolStatus};
 use toolbooth_registry::KEY_BYTES_MAX;
 use toolbooth_registry::uris::ResourceUris;
 
@@ -114,7 +114,8 @@ pub(super) fn resolve(
     }
     let trail = &mut entered.trail;
     let status = target.status(&world);
-    match world.policy.permit_item(&trail.caller, &item, status, &trail.context) {
+    let at = state.parts.clock.now().text;
+    match world.policy.permit_item(&trail.caller, &item, status, &trail.context, &at) {
         Ok(permit) => {
             let sent = json!([kind(&target.ask), name(&target.ask), arguments(&target.ask)]);
             permitted(state, trail, &target, permit.summary(), &sent);
@@ -146,9 +147,15 @@ fn resolve_kept_result(
     let contract = tool.contract();
     let arguments = json!({ "result": name(&target.ask) });
     let access = world.policy.access(&trail.caller, contract, world.status(tool));
-    let permit = access.and_then(|access| {
-        world.policy.authorize(access, &trail.caller, contract, &arguments, &trail.context)
-    });
+    let at = state.parts.clock.now().text;
+    let call = AskedCall {
+        caller: &trail.caller,
+        contract,
+        arguments: &arguments,
+        claimed: &trail.context,
+        at: &at,
+    };
+    let permit = access.and_then(|access| world.policy.authorize(access, &call));
     match permit {
         Ok(permit) if permit.approval().is_none() => {
             permitted(state, trail, &target, permit.summary(), &arguments);

@@ -11,6 +11,7 @@ mod orders;
 #[cfg(feature = "parquet")]
 mod parquet;
 mod pause;
+mod policy;
 mod receipts;
 mod records;
 mod reload;
@@ -19,7 +20,7 @@ mod store;
 mod tools;
 mod trust;
 
-use crate::cli::{Audit, Cli, Command, Keys, LockAction, Receipts, Store};
+use crate::cli::{Audit, Cli, Command, Keys, LockAction, Policy, Receipts, Store};
 use crate::config::{self, LockUse};
 use crate::failure::Failure;
 use crate::offline::{self, OfflineGateway};
@@ -114,6 +115,15 @@ pub(crate) async fn run(cli: Cli) -> Result<bool, Failure> {
         }
         Command::Resume { target, shown } => {
             pause::resume(of_records(true)?, target, shown.format).await
+        }
+        Command::Policy(Policy::Check { shown }) => {
+            let loaded = trusted()?.using_lock(LockUse::Look);
+            policy::check(OfflineGateway::build_for_check(loaded).await?, shown.format).await
+        }
+        Command::Policy(Policy::Explain { tool, args, context, shown }) => {
+            let loaded = trusted()?.using_lock(LockUse::Look);
+            let offline = offline(loaded).await?;
+            policy::explain(offline, &tool, &args, *context, shown.format).await
         }
         Command::Store(command) => {
             let writes = !matches!(command, Store::Backup { .. });

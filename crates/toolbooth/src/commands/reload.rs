@@ -11,34 +11,51 @@ use toolbooth_registry::lock::{Approvals, Lock};
 use toolbooth_registry::{Source, file};
 
 use crate::compose::Runtime;
-use crate::config::Config;
+use crate::config::{Config, Loaded};
 use crate::files::{Changes, Stamp, stamp};
 use crate::registry_file;
+use crate::rules;
 use crate::settings;
 use crate::trust::TrustFile;
 
 /// The interval between checks of the files.
 const WATCH_EVERY: Duration = Duration::from_millis(500);
 
-/// Applies the policy of the configuration: `[flags]`, `[policy]`, `[callers]`, `[budgets]` and `[trust]
-/// approval`, all or nothing. Other settings are read at the next start.
-async fn reload_policy(runtime: &Runtime) {
+/// The policy that was read last.
+#[derive(Default)]
+struct LastRead {
+    /// The configuration, whether or not its policy was refused.
+    loaded: Option<Loaded>,
+    /// Why it was refused.
+    refusal: Option<String>,
+}
+
+/// Applies the policy of the configuration: `[flags]`, `[policy]` with its rules, `[callers]`, `[budgets]` and
+/// `[trust] approval`, all or nothing. Other settings are read at the next start. A refusal is recorded once.
+async fn reload_policy(runtime: &Runtime, last: &mut LastRead) {
     let loaded = &runtime.offline.loaded;
     let read = loaded.read_again().and_then(|now| {
-        let authorizer = settings::authorizer(&now.config)?;
-        Ok((now, authorizer))
+        let now = last.loaded.insert(now);
+        let authorizer = settings::authorizer(now)?;
+        rules::check(&runtime.offline.worlds.now().fit_of(&authorizer))?;
+        Ok((rest(&now.config), authorizer))
     });
-    let (now, authorizer) = match read {
+    let (rest_now, authorizer) = match read {
         Ok(read) => read,
         Err(failure) => {
             let place = failure.path.map(|place| format!("{place}: ")).unwrap_or_default();
             let reason = format!("{place}{}", failure.message);
+            if last.refusal.as_ref() == Some(&reason) {
+                return;
+            }
             tracing::error!(reason, "the policy is refused, the last good one stays");
+            last.refusal = Some(reason.clone());
             let facts = json!({ "reason": reason });
             return runtime.record_event(AuditEventKind::PolicyRejected, facts).await;
         }
     };
-    if rest(&now.config) != rest(&loaded.config) {
+    last.refusal = None;
+    if rest_now != rest(&loaded.config) {
         tracing::warn!(
             "settings other than the policy have changed; they are read at the next start"
         );
@@ -49,6 +66,7 @@ async fn reload_policy(runtime: &Runtime) {
     }
     let version = authorizer.version().to_owned();
     runtime.offline.catalogue.edit(|world| world.set_policy(authorizer)).await;
+    rules::report_warnings(runtime.offline.worlds.now().rule_fit());
     tracing::info!(policy.version = version, "the policy is loaded");
     let facts = json!({ "policyVersion": version });
     runtime.record_event(AuditEventKind::PolicyLoaded, facts).await;
@@ -72,7 +90,7 @@ fn rest(config: &Config) -> String {
 pub(super) async fn on_signal(runtime: &Runtime) {
     let Ok(mut hang_up) = signal(SignalKind::hangup()) else { return };
     while hang_up.recv().await.is_some() {
-        reload_policy(runtime).await;
+        reload_policy(runtime, &mut LastRead::default()).await;
         reload_registry(runtime).await;
         reload_lock(runtime).await;
         runtime.offline.catalogue.refresh_all().await;
@@ -88,13 +106,15 @@ pub(super) async fn watch_files(runtime: &Runtime) {
     let trusted = trusted.as_ref().map(TrustFile::path);
     // The first check treats all files as new, because they can have changed since they were read at start.
     let mut known: ([Stamp; 2], [Stamp; 2]) = ([None, None], [None, None]);
-    let mut own = Changes::default();
+    let (mut own, mut last) = (Changes::default(), LastRead::default());
     loop {
         tokio::time::sleep(WATCH_EVERY).await;
         // The content of the registry file is used once it is trusted.
         let now = ([stamp(&registry), trusted.and_then(stamp)], [stamp(&lock), stamp(&pins)]);
-        if own.look((loaded.file.as_deref().and_then(stamp), now.0[1])) {
-            reload_policy(runtime).await;
+        let file = loaded.file.as_deref().and_then(stamp);
+        let rules = rules::stamps(last.loaded.as_ref().unwrap_or(loaded));
+        if own.look((file, now.0[1], rules)) {
+            reload_policy(runtime, &mut last).await;
         }
         if now.0 != known.0 {
             reload_registry(runtime).await;

@@ -254,6 +254,7 @@ async fn begin(runtime: &Runtime) {
             json!({ "policyVersion": world.policy().version() }),
         )
         .await;
+    crate::rules::report_warnings(runtime.offline.worlds.now().rule_fit());
     runtime.note_replaced(&runtime.offline.replaced).await;
     runtime.offline.catalogue.want_states().await;
     let catalogue = Arc::clone(&runtime.offline.catalogue);

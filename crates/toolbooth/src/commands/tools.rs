@@ -19,7 +19,7 @@ use crate::offline::{OfflineGateway, remember_names, report_first_uses};
 use crate::output::{self, Format};
 
 /// Asks every source and determines the state of every tool.
-async fn everything(offline: &OfflineGateway) {
+pub(super) async fn everything(offline: &OfflineGateway) {
     offline.catalogue.want_states().await;
     offline.catalogue.refresh_all().await;
     report_first_uses(offline);

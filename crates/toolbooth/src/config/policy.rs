@@ -3,6 +3,7 @@
 //! Doc: configuration.md
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -27,12 +28,14 @@ impl Default for Flags {
     }
 }
 
-/// The tools that can be called.
+/// The tools that can be called, and the rules about calls.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Policy {
     /// Tools that can be called; absent = all.
     pub(crate) whitelist: Option<Vec<ToolPattern>>,
+    /// Rules in the Cedar language: a file, or a folder of files `NAME.cedar`; absent = no rules.
+    pub(crate) rules: Option<PathBuf>,
 }
 
 /// The requirement of a permission.

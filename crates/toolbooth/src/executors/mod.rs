@@ -98,10 +98,12 @@ pub(crate) fn launcher(loaded: &Loaded) -> Result<Launcher, Failure> {
     Ok(launcher.with_network(sandbox.network()?))
 }
 
-/// Returns the files that no tool can see: records, keys, and settings that can contain secrets.
+/// Returns the files that no tool can see or change: records, keys, rules, and settings that can contain
+/// secrets.
 fn hidden(loaded: &Loaded) -> Vec<PathBuf> {
     let key = loaded.config.http.tls.as_ref().map(|tls| loaded.path(&tls.key));
-    let own = std::iter::once(&loaded.data).chain(&loaded.file).chain(&key);
+    let rules = loaded.config.policy.rules.as_ref().map(|rules| loaded.path(rules));
+    let own = std::iter::once(&loaded.data).chain(&loaded.file).chain(&key).chain(&rules);
     own.map(|path| {
         // A path that does not exist yet is resolved by its parent folder.
         let beside = || Some(path.parent()?.canonicalize().ok()?.join(path.file_name()?));

@@ -1,0 +1,361 @@
+//! Explains a decision: each step with what it saw and its result, by the code that decides.
+//!
+//! Path: 3, 5. Doc: policy.md#explaining
+
+use serde::Serialize;
+use toolbooth_contracts::ErrorCode;
+use toolbooth_contracts::charge::Charge;
+
+use crate::authorizer::{AskedCall, Authorizer, Permit, ToolStatus};
+use crate::denial::{Denial, DenialRule};
+
+/// The result of a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum StepResult {
+    /// The call goes on.
+    Passes,
+    /// The step does not hold here.
+    Skipped,
+    /// The call needs an approval.
+    Asks,
+    /// The call is denied.
+    Denies,
+}
+
+/// One step of a decision.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ExplainedStep {
+    /// The step.
+    pub step: &'static str,
+    /// What it saw.
+    pub saw: String,
+    /// Its result.
+    pub result: StepResult,
+}
+
+/// A decision with its steps, up to the one that decided.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Explanation {
+    /// `permit`, `approval` or `deny`.
+    pub decision: &'static str,
+    /// The rule that decided.
+    pub rule: String,
+    /// The reason.
+    pub reason: String,
+    /// The code that the call would get.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub code: Option<ErrorCode>,
+    /// The steps.
+    pub steps: Vec<ExplainedStep>,
+}
+
+/// The steps in their order.
+const STEPS: [&str; 10] = [
+    "flags",
+    "tool-set",
+    "whitelist",
+    "status",
+    "arguments",
+    "permissions",
+    "rules",
+    "trust",
+    "approval",
+    "charges",
+];
+
+impl Authorizer {
+    /// Explains the decision on a call. `objection` is what the guard found in its arguments.
+    #[must_use]
+    pub fn explain(
+        &self,
+        status: &ToolStatus,
+        call: &AskedCall<'_>,
+        objection: Option<&str>,
+    ) -> Explanation {
+        let mut trace = Vec::new();
+        let access = self.access(call.caller, call.contract, status);
+        let decided = match (access, objection) {
+            (Err(denial), _) => Err(denial),
+            (Ok(_), Some(objection)) => {
+                return self.told("arguments", status, call, &trace, |steps| Explanation {
+                    decision: "deny",
+                    rule: "arguments".to_owned(),
+                    reason: objection.to_owned(),
+                    code: Some(ErrorCode::InvalidArgs),
+                    steps,
+                });
+            }
+            (Ok(access), None) => self.authorize_traced(access, call, Some(&mut trace)),
+        };
+        match decided {
+            Err(denial) => self.told(step_of(&denial), status, call, &trace, |steps| Explanation {
+                decision: "deny",
+                rule: denial.rule.as_str().to_owned(),
+                reason: match &denial.cause {
+                    Some(cause) => format!("{}: {cause}", denial.reason),
+                    None => denial.reason.clone(),
+                },
+                code: Some(denial.code),
+                steps,
+            }),
+            Ok(permit) => {
+                let mut told = self.told("", status, call, &trace, |steps| Explanation {
+                    decision: "permit",
+                    rule: permit.rule().to_owned(),
+                    reason: "permitted".to_owned(),
+                    code: None,
+                    steps,
+                });
+                told.add_permit(&permit);
+                told
+            }
+        }
+    }
+
+    /// Returns the explanation with the steps up to the one that denied.
+    fn told(
+        &self,
+        denying: &str,
+        status: &ToolStatus,
+        call: &AskedCall<'_>,
+        trace: &[String],
+        explanation: impl FnOnce(Vec<ExplainedStep>) -> Explanation,
+    ) -> Explanation {
+        let mut steps = Vec::new();
+        for step in STEPS {
+            let is_last = step == denying;
+            let passes = match (is_last, step) {
+                (true, _) => StepResult::Denies,
+                (false, "whitelist") if !self.flags.tools_policy => StepResult::Skipped,
+                (false, "rules") if self.engine.is_none() => StepResult::Skipped,
+                _ => StepResult::Passes,
+            };
+            let saw = self.saw(step, status, call, trace);
+            steps.push(ExplainedStep { step, saw, result: passes });
+            if is_last {
+                break;
+            }
+        }
+        explanation(steps)
+    }
+
+    /// Returns what a step sees of a call.
+    fn saw(
+        &self,
+        step: &str,
+        status: &ToolStatus,
+        call: &AskedCall<'_>,
+        trace: &[String],
+    ) -> String {
+        let AskedCall { caller, contract, .. } = *call;
+        let tool = contract.tool_id.as_str();
+        let rights = self.rights(caller);
+        let list = |items: &[&str]| match items {
+            [] => "none".to_owned(),
+            items => items.join(", "),
+        };
+        let on = |is_on| if is_on { "on" } else { "off" };
+        match step {
+            "flags" => format!(
+                "mcp_tools {}, tools_policy {}",
+                on(self.flags.mcp_tools),
+                on(self.flags.tools_policy)
+            ),
+            "tool-set" => match rights {
+                None => format!("`{}` has no rights", caller.name()),
+                Some(rights) if rights.sees(tool) => format!("`{}` sees `{tool}`", caller.name()),
+                Some(_) => format!("`{tool}` is hidden from `{}`", caller.name()),
+            },
+            "whitelist" => match self.whitelist.allows(tool) {
+                true => format!("`{tool}` is on it"),
+                false => format!("`{tool}` is not on it"),
+            },
+            "status" => match status {
+                ToolStatus::Active if self.pauses().has_caller(caller.name()) => {
+                    format!("`{}` is paused", caller.name())
+                }
+                ToolStatus::Active => "active".to_owned(),
+                ToolStatus::Quarantined(reason) => format!("quarantined: {reason}"),
+                ToolStatus::Paused => "paused".to_owned(),
+            },
+            "arguments" => "the arguments and the input schema".to_owned(),
+            "permissions" => {
+                let needed: Vec<&str> = contract.permissions.iter().map(String::as_str).collect();
+                let grants = rights.map(|rights| rights.grants.as_slice()).unwrap_or_default();
+                let grants: Vec<&str> = grants.iter().map(crate::Grant::as_str).collect();
+                format!("needed: {}; granted: {}", list(&needed), list(&grants))
+            }
+            "rules" => match (&self.engine, trace) {
+                (None, _) => "there are none".to_owned(),
+                (Some(_), []) => "no rule applies".to_owned(),
+                (Some(_), trace) => trace.join(", "),
+            },
+            "trust" => {
+                let word = &contract.policy.trust_level;
+                format!("`{word}` counts as {}", self.trust_levels.of(word).as_str())
+            }
+            "approval" => match self.approval_setting(contract) {
+                None => "the settings ask for none".to_owned(),
+                Some(need) => format!("`{}` asks for one", need.rule),
+            },
+            _ => "no limits".to_owned(),
+        }
+    }
+}
+
+impl Explanation {
+    /// Adds the approval and the charges of a permit.
+    fn add_permit(&mut self, permit: &Permit) {
+        for step in &mut self.steps {
+            match (step.step, permit.approval()) {
+                ("approval", Some(need)) => {
+                    step.saw = format!("`{}` asks for one", need.rule);
+                    step.result = StepResult::Asks;
+                }
+                ("charges", _) if !permit.charges().is_empty() => {
+                    let charges = permit.charges().iter().map(|charge| match charge {
+                        Charge::Slots { max } => format!("at most {max} at once"),
+                        Charge::Rate { per_min } => format!("{per_min} calls a minute"),
+                        Charge::Budget { key, .. } => format!("the budget `{key}`"),
+                    });
+                    step.saw = charges.collect::<Vec<_>>().join(", ");
+                }
+                _ => (),
+            }
+        }
+        if let Some(need) = permit.approval() {
+            self.decision = "approval";
+            self.rule = need.rule.clone();
+            self.reason = "an approval is needed".to_owned();
+            self.code = Some(ErrorCode::ApprovalRequired);
+        }
+    }
+}
+
+/// Returns the step of a denial.
+fn step_of(denial: &Denial) -> &'static str {
+    match denial.rule {
+        DenialRule::ToolsDisabled => "flags",
+        DenialRule::ToolSet => "tool-set",
+        DenialRule::Whitelist => "whitelist",
+        DenialRule::Quarantine | DenialRule::Pause => "status",
+        DenialRule::Permissions => "permissions",
+        DenialRule::Engine(_) | DenialRule::EngineError => "rules",
+        // No call is denied by the right to operate.
+        DenialRule::Operator => "permissions",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
+
+    use serde_json::{Value, json};
+    use toolbooth_contracts::{CallContext, Caller, Guard, Identity, ToolContract, ToolPattern};
+
+    use super::*;
+    use crate::{
+        CallerRights, CallerSets, EngineError, FeatureFlags, Pauses, PolicyEngine, Question,
+        Verdict, Whitelist,
+    };
+
+    struct Says(Result<bool, ()>);
+
+    impl PolicyEngine for Says {
+        fn judge(&self, _: &Question<'_>) -> Result<Verdict, EngineError> {
+            match self.0 {
+                Ok(true) => Ok(Verdict::Permit { rule: "yes".into(), approval: None }),
+                Ok(false) => Ok(Verdict::Deny { rule: "no".into(), reason: "No.".into() }),
+                Err(()) => Err(EngineError("broken".into())),
+            }
+        }
+        fn version(&self) -> &str {
+            "1"
+        }
+    }
+
+    fn contract(policy: &Value) -> ToolContract {
+        let mut own = json!({ "timeoutMs": 1_000, "trustLevel": "trusted" });
+        for (name, value) in policy.as_object().into_iter().flatten() {
+            own[name] = value.clone();
+        }
+        let entry = json!({
+            "name": "a.b", "input_schema": { "type": "object" }, "output_schema": {},
+            "execution": { "localRuntimeId": "x" }, "permissions": ["write:a"], "policy": own,
+        });
+        Guard::default().validate_entry(&entry).unwrap()
+    }
+
+    #[test]
+    fn the_last_step_is_the_one_that_decides_the_call() {
+        let all = || Authorizer::new(FeatureFlags::ON);
+        let rights = CallerRights { grants: Vec::new(), ..CallerRights::everything() };
+        let hidden = CallerRights { tools: Some(Vec::new()), ..rights.clone() };
+        let with = |rights: CallerRights| {
+            let sets = BTreeMap::from([("local".to_owned(), (Vec::new(), rights))]);
+            all().with_callers(CallerSets::new(sets).unwrap())
+        };
+        let says = |verdict| all().with_engine(Arc::new(Says(verdict)));
+        let paused: Pauses =
+            [toolbooth_contracts::order::PauseTarget::Caller("local".into())].into_iter().collect();
+        let other = ToolPattern::try_from("c.*".to_owned()).unwrap();
+        let active = ToolStatus::Active;
+        let plain = json!({});
+        for (policy, status, settings, objection, step, decision) in [
+            (Authorizer::new(FeatureFlags::default()), &active, &plain, None, "flags", "deny"),
+            (with(hidden), &active, &plain, None, "tool-set", "deny"),
+            (
+                all().with_whitelist(Whitelist::only(vec![other])),
+                &active,
+                &plain,
+                None,
+                "whitelist",
+                "deny",
+            ),
+            (all(), &ToolStatus::Quarantined("x".into()), &plain, None, "status", "deny"),
+            (all().with_pauses(paused), &active, &plain, None, "status", "deny"),
+            (all(), &active, &plain, Some("`a` is missing"), "arguments", "deny"),
+            (with(rights), &active, &plain, None, "permissions", "deny"),
+            (says(Ok(false)), &active, &plain, None, "rules", "deny"),
+            (says(Err(())), &active, &plain, None, "rules", "deny"),
+            (
+                says(Ok(true)),
+                &active,
+                &json!({ "approval": "always" }),
+                None,
+                "approval",
+                "approval",
+            ),
+            (says(Ok(true)), &active, &json!({ "rateLimitPerMin": 5 }), None, "charges", "permit"),
+        ] {
+            let contract = contract(settings);
+            let caller = Caller::authenticated(Identity::local());
+            let call = AskedCall {
+                caller: &caller,
+                contract: &contract,
+                arguments: &Value::Null,
+                claimed: &CallContext::default(),
+                at: "2026-01-01T00:00:00.000Z",
+            };
+            let told = policy.explain(status, &call, objection);
+            assert_eq!(told.decision, decision, "{told:?}");
+            let deciding = told
+                .steps
+                .iter()
+                .find(|one| matches!(one.result, StepResult::Denies | StepResult::Asks));
+            match deciding {
+                Some(deciding) => assert_eq!(deciding.step, step, "{told:?}"),
+                None => assert_eq!((told.steps.len(), step), (STEPS.len(), "charges")),
+            }
+            let access = policy.access(&caller, &contract, status);
+            let decided = access.and_then(|access| policy.authorize(access, &call));
+            let same = match &decided {
+                Ok(permit) => permit.approval().is_some() == (decision == "approval"),
+                Err(denial) => told.reason.starts_with(&denial.reason),
+            };
+            assert!(same || objection.is_some(), "{told:?} {decided:?}");
+        }
+    }
+}

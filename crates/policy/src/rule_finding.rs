@@ -1,0 +1,133 @@
+//! Findings about rules and their cases: code, place, sentence and correction.
+//!
+//! Doc: policy.md#findings
+
+use std::fmt;
+
+/// A place in a file of rules.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    /// The name of the file.
+    pub file: String,
+    /// The line, from 1.
+    pub line: usize,
+    /// The column in characters, from 1.
+    pub column: usize,
+}
+
+impl Place {
+    /// Returns the place of a byte in a text.
+    pub(crate) fn of(file: &str, text: &str, offset: usize) -> Self {
+        let mut end = offset.min(text.len());
+        while !text.is_char_boundary(end) {
+            end -= 1;
+        }
+        let before = text.get(..end).unwrap_or_default();
+        let line = before.matches('\n').count() + 1;
+        let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
+        Self { file: file.to_owned(), line, column }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}:{}", self.file, self.line, self.column)
+    }
+}
+
+/// What is wrong with a rule or a case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum RuleCode {
+    /// The text is not in the Cedar language.
+    Syntax,
+    /// A rule has no `@id`, or the id of another rule, or an annotation that does not hold.
+    Annotation,
+    /// A rule does not fit the tools, callers and arguments that it names.
+    Type,
+    /// A case is not written as specified.
+    CaseSyntax,
+    /// A case has another outcome than it states.
+    Case,
+    /// A rule names a tool that is not known yet (warning).
+    UnboundRule,
+    /// The tool of a case is not known yet (warning).
+    UnboundCase,
+    /// A permit depends on what the agent claims (warning).
+    ClaimedContext,
+    /// A rule never applies (warning).
+    ImpossibleRule,
+    /// A permit asks for an approval, and another permits the same call without (warning).
+    ApprovalBypassed,
+}
+
+impl RuleCode {
+    /// Returns the code as it is written.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Syntax => "invalid-rule",
+            Self::Annotation => "invalid-annotation",
+            Self::Type => "mistyped-rule",
+            Self::CaseSyntax => "invalid-case",
+            Self::Case => "failed-case",
+            Self::UnboundRule => "unbound-rule",
+            Self::UnboundCase => "unbound-case",
+            Self::ClaimedContext => "claimed-context",
+            Self::ImpossibleRule => "impossible-rule",
+            Self::ApprovalBypassed => "approval-bypassed",
+        }
+    }
+
+    /// Whether a set with such a finding is refused.
+    #[must_use]
+    pub fn is_error(self) -> bool {
+        match self {
+            Self::Syntax | Self::Annotation | Self::Type | Self::CaseSyntax | Self::Case => true,
+            Self::UnboundRule
+            | Self::UnboundCase
+            | Self::ClaimedContext
+            | Self::ImpossibleRule
+            | Self::ApprovalBypassed => false,
+        }
+    }
+}
+
+/// One finding about a rule or a case.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RuleFinding {
+    /// The code.
+    pub code: RuleCode,
+    /// The place.
+    pub place: Place,
+    /// The tool to which the finding is confined, if it is to one.
+    pub tool: Option<String>,
+    /// The finding, in one sentence.
+    pub message: String,
+    /// What to do.
+    pub hint: Option<String>,
+}
+
+impl RuleFinding {
+    pub(crate) fn new(code: RuleCode, place: Place, message: impl Into<String>) -> Self {
+        Self { code, place, tool: None, message: message.into(), hint: None }
+    }
+
+    pub(crate) fn of_tool(self, tool: &str) -> Self {
+        Self { tool: Some(tool.to_owned()), ..self }
+    }
+
+    pub(crate) fn hint(self, hint: impl Into<String>) -> Self {
+        Self { hint: Some(hint.into()), ..self }
+    }
+}
+
+impl fmt::Display for RuleFinding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.place, self.message)?;
+        match &self.hint {
+            Some(hint) => write!(f, " ({hint})"),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,363 @@
+//! The types of a tool's arguments in rules, by its input schema.
+//!
+//! Path: 5. Doc: policy.md#arguments-in-rules
+
+use std::collections::BTreeMap;
+
+use cedar_policy::RestrictedExpression;
+use serde_json::{Map, Value, json};
+
+use super::numbers;
+use super::reads::Reads;
+
+/// Maximum depth of types; deeper ones are left out.
+const DEPTH_MAX: usize = 16;
+/// Maximum number of properties of one tool that rules can read; further ones are left out.
+const PROPERTIES_MAX: usize = 2_000;
+
+/// The type of an argument.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum ArgumentType {
+    Text,
+    Whole,
+    Decimal,
+    Truth,
+    Set(Box<ArgumentType>),
+    Record(BTreeMap<String, Property>),
+}
+
+/// A property of a record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Property {
+    of: ArgumentType,
+    required: bool,
+}
+
+/// The arguments of a tool that rules can read, and those that they cannot, with the reasons.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct ArgumentTypes {
+    pub(super) record: ArgumentType,
+    /// JSON pointers of the arguments that are left out.
+    pub(super) left_out: BTreeMap<String, &'static str>,
+}
+
+impl ArgumentTypes {
+    /// Returns the types of an input schema.
+    pub(super) fn of(schema: &Value) -> Self {
+        let mut reader = Reader { root: schema, left_out: BTreeMap::new(), properties: 0 };
+        let record = match reader.read(schema, "", 0) {
+            Ok((record @ ArgumentType::Record(_), _)) => record,
+            _ => ArgumentType::Record(BTreeMap::new()),
+        };
+        Self { record, left_out: reader.left_out }
+    }
+
+    /// Returns the names of all properties, for corrections.
+    pub(super) fn names(&self) -> Vec<&str> {
+        let mut names = Vec::new();
+        self.record.names(&mut names);
+        names
+    }
+}
+
+/// A type, and whether the value may be null instead.
+type Nullable = (ArgumentType, bool);
+
+struct Reader<'s> {
+    root: &'s Value,
+    left_out: BTreeMap<String, &'static str>,
+    properties: usize,
+}
+
+impl<'s> Reader<'s> {
+    /// Returns the type of a schema, or why there is none.
+    fn read(
+        &mut self,
+        schema: &'s Value,
+        at: &str,
+        depth: usize,
+    ) -> Result<Nullable, &'static str> {
+        if depth > DEPTH_MAX {
+            return Err("its schema is too deep");
+        }
+        let Value::Object(schema) = schema else { return Err("any value fits its schema") };
+        if let Some(reference) = schema.get("$ref") {
+            let found = reference.as_str().and_then(|text| text.strip_prefix('#'));
+            let found = found.and_then(|pointer| self.root.pointer(&decoded(pointer)));
+            return self.read(
+                found.ok_or("its reference is outside of the schema")?,
+                at,
+                depth + 1,
+            );
+        }
+        for name in ["anyOf", "oneOf"] {
+            if let Some(Value::Array(choices)) = schema.get(name) {
+                return self.read_choices(choices, at, depth);
+            }
+        }
+        if schema.contains_key("allOf") {
+            return Err("its schema is composed by `allOf`");
+        }
+        let (name, nullable) = match schema.get("type") {
+            Some(Value::String(name)) => (name.as_str(), false),
+            Some(Value::Array(names)) => {
+                let mut others = names.iter().filter_map(Value::as_str).filter(|n| *n != "null");
+                let (name, more) = (others.next(), others.next());
+                let name = name.filter(|_| more.is_none()).ok_or("it has several types")?;
+                (name, names.iter().any(|name| name == "null"))
+            }
+            _ => (type_of_values(schema).ok_or("its schema names no type")?, false),
+        };
+        let of = match name {
+            "string" => ArgumentType::Text,
+            "integer" => ArgumentType::Whole,
+            "number" => ArgumentType::Decimal,
+            "boolean" => ArgumentType::Truth,
+            "array" => {
+                let items = schema.get("items").ok_or("its items have no schema")?;
+                let (of, nullable) = self.read(items, &format!("{at}/*"), depth + 1)?;
+                if nullable {
+                    return Err("its items may be null");
+                }
+                ArgumentType::Set(Box::new(of))
+            }
+            "object" => self.read_object(schema, at, depth),
+            _ => return Err("it is always null"),
+        };
+        Ok((of, nullable))
+    }
+
+    fn read_choices(
+        &mut self,
+        choices: &'s [Value],
+        at: &str,
+        depth: usize,
+    ) -> Result<Nullable, &'static str> {
+        let is_null = |choice: &&Value| choice.get("type").is_some_and(|name| name == "null");
+        let mut others = choices.iter().filter(|choice| !is_null(choice));
+        let first = others.next().ok_or("it is always null")?;
+        let (of, mut nullable) = self.read(first, at, depth + 1)?;
+        for other in others {
+            let (same, null) = self.read(other, at, depth + 1)?;
+            if same != of {
+                return Err("it has several types");
+            }
+            nullable |= null;
+        }
+        Ok((of, nullable || choices.iter().any(|choice| is_null(&choice))))
+    }
+
+    fn read_object(
+        &mut self,
+        schema: &'s Map<String, Value>,
+        at: &str,
+        depth: usize,
+    ) -> ArgumentType {
+        let required = |name: &str| {
+            let names = schema.get("required").and_then(Value::as_array);
+            names.is_some_and(|names| names.iter().any(|own| own == name))
+        };
+        let mut record = BTreeMap::new();
+        for (name, own) in schema.get("properties").and_then(Value::as_object).into_iter().flatten()
+        {
+            let at = format!("{at}/{}", name.replace('~', "~0").replace('/', "~1"));
+            self.properties += 1;
+            let read = match self.properties > PROPERTIES_MAX {
+                true => Err("the tool has too many arguments"),
+                false => self.read(own, &at, depth + 1),
+            };
+            match read {
+                Ok((of, nullable)) => {
+                    let required = required(name) && !nullable;
+                    record.insert(name.clone(), Property { of, required });
+                }
+                Err(reason) => drop(self.left_out.insert(at, reason)),
+            }
+        }
+        let open = schema.get("additionalProperties");
+        let is_map = matches!(open, Some(Value::Object(_) | Value::Bool(true)))
+            || schema.contains_key("patternProperties");
+        if is_map {
+            self.left_out.insert(format!("{at}/*"), "members without a name in the schema");
+        }
+        ArgumentType::Record(record)
+    }
+}
+
+/// Decodes the fragment of a reference (RFC 6901, 6).
+fn decoded(pointer: &str) -> String {
+    pointer.replace("%24", "$").replace("%20", " ").replace("%25", "%")
+}
+
+/// Returns the type of the values of `enum` or `const`.
+fn type_of_values(schema: &Map<String, Value>) -> Option<&'static str> {
+    let one = schema.get("const").map(std::slice::from_ref);
+    let values = schema.get("enum").and_then(Value::as_array).map(Vec::as_slice).or(one)?;
+    let all = |fits: fn(&Value) -> bool| !values.is_empty() && values.iter().all(fits);
+    [
+        ("string", all(Value::is_string)),
+        ("boolean", all(Value::is_boolean)),
+        ("integer", all(|value| matches!(value, Value::Number(n) if numbers::whole(n).is_some()))),
+        ("number", all(Value::is_number)),
+    ]
+    .into_iter()
+    .find_map(|(name, fits)| fits.then_some(name))
+}
+
+/// An argument that cannot be given to rules as it is.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the argument `{at}` {reason}")]
+pub(super) struct NotExact {
+    at: String,
+    reason: &'static str,
+}
+
+impl ArgumentType {
+    fn names<'t>(&'t self, names: &mut Vec<&'t str>) {
+        match self {
+            Self::Record(record) => {
+                for (name, property) in record {
+                    names.push(name);
+                    property.of.names(names);
+                }
+            }
+            Self::Set(of) => of.names(names),
+            Self::Text | Self::Whole | Self::Decimal | Self::Truth => (),
+        }
+    }
+
+    /// Returns the type as a JSON schema of Cedar states it.
+    pub(super) fn cedar(&self) -> Value {
+        match self {
+            Self::Text => json!({ "type": "String" }),
+            Self::Whole => json!({ "type": "Long" }),
+            Self::Truth => json!({ "type": "Boolean" }),
+            Self::Decimal => json!({ "type": "Extension", "name": "decimal" }),
+            Self::Set(of) => json!({ "type": "Set", "element": of.cedar() }),
+            Self::Record(record) => {
+                let attributes: Map<String, Value> = record
+                    .iter()
+                    .map(|(name, property)| {
+                        let mut of = property.of.cedar();
+                        if let Some(members) = of.as_object_mut() {
+                            members.insert("required".to_owned(), property.required.into());
+                        }
+                        (name.clone(), of)
+                    })
+                    .collect();
+                json!({ "type": "Record", "attributes": attributes })
+            }
+        }
+    }
+
+    /// Converts the parts of a value that rules read.
+    ///
+    /// # Errors
+    /// [`NotExact`], if a rule could read another value than the tool gets.
+    pub(super) fn convert(
+        &self,
+        value: &Value,
+        reads: &Reads,
+        at: &str,
+    ) -> Result<RestrictedExpression, NotExact> {
+        let wrong = |reason| NotExact { at: at.to_owned(), reason };
+        match (self, value) {
+            (Self::Text, Value::String(text)) => Ok(RestrictedExpression::new_string(text.clone())),
+            (Self::Truth, Value::Bool(truth)) => Ok(RestrictedExpression::new_bool(*truth)),
+            (Self::Whole, Value::Number(number)) => match numbers::whole(number) {
+                Some(whole) => Ok(RestrictedExpression::new_long(whole)),
+                None => Err(wrong("is larger than a whole number of rules can be")),
+            },
+            (Self::Decimal, Value::Number(number)) => match numbers::decimal(number) {
+                Some(decimal) => Ok(RestrictedExpression::new_decimal(decimal)),
+                None => Err(wrong("is no decimal with at most four digits after the point")),
+            },
+            (Self::Set(of), Value::Array(items)) => {
+                let items = items.iter().enumerate();
+                let all: Result<Vec<_>, _> = items
+                    .map(|(index, item)| of.convert(item, reads, &format!("{at}/{index}")))
+                    .collect();
+                Ok(RestrictedExpression::new_set(all?))
+            }
+            (Self::Record(record), Value::Object(members)) => {
+                let mut fields = Vec::new();
+                for (name, property) in record {
+                    let Some(reads) = reads.of(name) else { continue };
+                    let member = match members.get(name) {
+                        None => continue,
+                        Some(Value::Null) if !property.required => continue,
+                        Some(member) => member,
+                    };
+                    let at = format!("{at}/{name}");
+                    fields.push((name.clone(), property.of.convert(member, &reads, &at)?));
+                }
+                RestrictedExpression::new_record(fields)
+                    .map_err(|_| wrong("has a member that is there twice"))
+            }
+            _ => Err(wrong("has another type than in the schema")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn schemas_become_types_and_the_rest_is_told() {
+        let types = ArgumentTypes::of(&json!({
+            "type": "object",
+            "properties": {
+                "to": { "type": "string" },
+                "cents": { "type": "integer" },
+                "rate": { "type": ["number", "null"] },
+                "tags": { "type": "array", "items": { "enum": ["a", "b"] } },
+                "who": { "$ref": "#/$defs/who" },
+                "note": { "anyOf": [{ "type": "string" }, { "type": "null" }] },
+                "any": {},
+                "mixed": { "type": ["string", "integer"] },
+                "free": { "type": "object", "additionalProperties": { "type": "string" } },
+                "loop": { "$ref": "#/properties/loop" },
+                "a/b": { "type": "boolean" }
+            },
+            "required": ["to", "rate"],
+            "$defs": { "who": { "type": "object", "properties": { "id": { "const": 1 } } } }
+        }));
+        let attributes = &types.record.cedar()["attributes"];
+        let of = |name: &str| attributes[name].clone();
+        assert_eq!(of("to"), json!({ "type": "String", "required": true }));
+        assert_eq!(of("cents"), json!({ "type": "Long", "required": false }));
+        let decimal = json!({ "type": "Extension", "name": "decimal", "required": false });
+        assert_eq!(of("rate"), decimal);
+        assert_eq!(of("tags")["element"], json!({ "type": "String" }));
+        assert_eq!(of("who")["attributes"]["id"]["type"], "Long");
+        assert_eq!(of("note")["type"], "String");
+        assert_eq!(of("a/b")["type"], "Boolean");
+        let left_out: Vec<&str> = types.left_out.keys().map(String::as_str).collect();
+        assert_eq!(left_out, ["/any", "/free/*", "/loop", "/mixed"]);
+    }
+
+    #[test]
+    fn only_what_is_read_is_converted_and_exactly() {
+        let types = ArgumentTypes::of(&json!({
+            "type": "object",
+            "properties": {
+                "cents": { "type": "integer" }, "rate": { "type": "number" },
+                "tags": { "type": "array", "items": { "type": "string" } }
+            }
+        }));
+        let mut reads = Reads::default();
+        reads.add(["cents"]);
+        let convert = |value: &str, reads: &Reads| {
+            let value: Value = serde_json::from_str(value).unwrap();
+            types.record.convert(&value, reads, "").map_err(|error| error.to_string())
+        };
+        assert!(convert(r#"{"cents": 5, "rate": 0.00001}"#, &reads).is_ok());
+        let large = convert(r#"{"cents": 92233720368547758080}"#, &reads).unwrap_err();
+        assert!(large.contains("`/cents`"), "{large}");
+        reads.add(["rate"]);
+        assert!(convert(r#"{"cents": 5, "rate": 0.00001}"#, &reads).is_err());
+        assert!(convert(r#"{"cents": 5, "rate": null}"#, &reads).is_ok());
+        assert!(convert(r#"{"cents": "5"}"#, &reads).is_err());
+    }
+}

@@ -1,0 +1,131 @@
+//! Reads files of cases: calls with the decision that is expected.
+//!
+//! Doc: policy.md#cases
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use toolbooth_contracts::Identity;
+use toolbooth_contracts::trust::TrustLevel;
+
+use super::source::RULE_FILE_BYTES_MAX;
+use crate::caller::Grant;
+use crate::rule_finding::{Place, RuleCode, RuleFinding};
+
+/// The time of a case that states none.
+pub(super) const TIME: &str = "2026-01-01T12:00:00.000Z";
+
+/// One case, with its place.
+#[derive(Debug, Clone)]
+pub(super) struct Case {
+    pub(super) place: Place,
+    pub(super) told: Told,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Told {
+    pub(super) name: String,
+    #[serde(default = "local")]
+    pub(super) caller: String,
+    #[serde(default)]
+    pub(super) groups: Vec<String>,
+    #[serde(default)]
+    pub(super) scopes: Vec<String>,
+    #[serde(default)]
+    pub(super) grants: Vec<String>,
+    #[serde(default)]
+    pub(super) trust: Option<TrustLevel>,
+    pub(super) tool: String,
+    #[serde(default)]
+    pub(super) args: Map<String, Value>,
+    #[serde(default)]
+    pub(super) claimed: Claimed,
+    #[serde(default)]
+    pub(super) at: Option<String>,
+    #[serde(default)]
+    pub(super) decision: Option<Decision>,
+    /// Rules that apply.
+    #[serde(default, rename = "match")]
+    pub(super) applying: Vec<String>,
+    /// Rules that do not apply.
+    #[serde(default)]
+    pub(super) not_match: Vec<String>,
+}
+
+fn local() -> String {
+    "local".to_owned()
+}
+
+/// What the agent claims in a case.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Claimed {
+    pub(super) agent_id: Option<String>,
+    pub(super) phase_id: Option<String>,
+    pub(super) epic_id: Option<String>,
+    pub(super) turn_index: Option<u64>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Decision {
+    Permit,
+    Deny,
+    Approval,
+    Error,
+}
+
+impl Decision {
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Self::Permit => "permit",
+            Self::Deny => "deny",
+            Self::Approval => "approval",
+            Self::Error => "error",
+        }
+    }
+}
+
+/// Reads a file of cases; what is wrong goes to `findings`.
+pub(super) fn read(name: &str, text: &str, findings: &mut Vec<RuleFinding>) -> Vec<Case> {
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct File {
+        #[serde(default, rename = "case")]
+        cases: Vec<toml::Spanned<Told>>,
+    }
+    let wrong = |offset: usize, message: String| {
+        RuleFinding::new(RuleCode::CaseSyntax, Place::of(name, text, offset), message)
+    };
+    if text.len() > RULE_FILE_BYTES_MAX {
+        findings.push(wrong(0, format!("the file has more than {RULE_FILE_BYTES_MAX} bytes")));
+        return Vec::new();
+    }
+    let file: File = match toml::from_str(text) {
+        Ok(file) => file,
+        Err(error) => {
+            let offset = error.span().map_or(0, |span| span.start);
+            findings.push(wrong(offset, error.message().to_owned()));
+            return Vec::new();
+        }
+    };
+    let mut cases = Vec::new();
+    for case in file.cases {
+        let offset = case.span().start;
+        let told = case.into_inner();
+        let of = |message: String| wrong(offset, format!("the case `{}` {message}", told.name));
+        let is_empty =
+            told.decision.is_none() && told.applying.is_empty() && told.not_match.is_empty();
+        if is_empty {
+            let finding = of("expects nothing".to_owned());
+            findings.push(finding.hint("write `decision`, `match` or `not_match`"));
+        } else if Identity::named(&told.caller).is_none() {
+            findings.push(of(format!("has a caller that is no name: `{}`", told.caller)));
+        } else if let Some(grant) = told.grants.iter().find(|grant| Grant::parse(grant).is_err()) {
+            findings.push(of(format!("has a grant that is none: `{grant}`")));
+        } else {
+            cases.push(Case { place: Place::of(name, text, offset), told });
+        }
+    }
+    cases
+}

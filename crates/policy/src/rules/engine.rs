@@ -1,0 +1,69 @@
+//! Rules as an engine of the policy, before and after they are bound to tools.
+//!
+//! Path: 5. Doc: policy.md#binding
+
+use std::sync::Arc;
+
+use super::bind::BoundRules;
+use super::set::RuleSet;
+use crate::engine::{Binding, EngineTool, ItemQuestion, PolicyEngine, Question, Verdict};
+use crate::error::EngineError;
+
+/// Binds rules to tools, and tells how they fit. What `before` has bound is kept for the tools that have
+/// not changed.
+fn binding(set: &Arc<RuleSet>, tools: &[EngineTool<'_>], before: Option<&BoundRules>) -> Binding {
+    let own = BoundRules::of(set, tools, before);
+    let mut findings = own.findings();
+    // Cases are about the set as it is loaded.
+    if before.is_none() {
+        findings.extend(own.run_cases(tools));
+    }
+    let failures = own
+        .tools
+        .iter()
+        .filter_map(|(id, tool)| tool.failure.as_ref().map(|reason| (id.clone(), reason.clone())));
+    Binding { failures: failures.collect(), findings, engine: Arc::new(own) }
+}
+
+impl PolicyEngine for Arc<RuleSet> {
+    fn judge(&self, _: &Question<'_>) -> Result<Verdict, EngineError> {
+        Err(EngineError("the rules are not bound to tools".to_owned()))
+    }
+
+    fn bind(&self, tools: &[EngineTool<'_>]) -> Option<Binding> {
+        Some(binding(self, tools, None))
+    }
+
+    fn version(&self) -> &str {
+        &self.version
+    }
+}
+
+impl PolicyEngine for BoundRules {
+    fn judge(&self, question: &Question<'_>) -> Result<Verdict, EngineError> {
+        self.judge_traced(question, None)
+    }
+
+    fn judge_traced(
+        &self,
+        question: &Question<'_>,
+        trace: Option<&mut Vec<String>>,
+    ) -> Result<Verdict, EngineError> {
+        let applying = self.applying(question)?;
+        self.trace(&applying, trace);
+        Ok(applying.verdict(&self.set))
+    }
+
+    fn judge_item(&self, question: &ItemQuestion<'_>) -> Result<Verdict, EngineError> {
+        let applying = self.applying_to_item(question)?;
+        Ok(applying.verdict(&self.set))
+    }
+
+    fn bind(&self, tools: &[EngineTool<'_>]) -> Option<Binding> {
+        Some(binding(&self.set, tools, Some(self)))
+    }
+
+    fn version(&self) -> &str {
+        &self.set.version
+    }
+}

@@ -1,0 +1,125 @@
+//! Judges questions by the rules that are bound to their tools.
+//!
+//! Path: 5. Doc: policy.md#rules
+
+use cedar_policy::{Context, Entities, Entity, Request, RestrictedExpression};
+use toolbooth_contracts::{CallContext, Identity};
+
+use super::bind::{BoundRules, BoundTool};
+use super::entities;
+use super::reads::Reads;
+use super::slice::{Applying, Slice};
+use crate::caller::Grant;
+use crate::engine::{ItemQuestion, Question};
+use crate::error::EngineError;
+
+impl BoundRules {
+    /// Returns the rules that apply to a tool call.
+    pub(super) fn applying(&self, question: &Question<'_>) -> Result<Applying, EngineError> {
+        let id = question.contract.tool_id.as_str();
+        let unbound = || EngineError(format!("the rules are not bound to `{id}`"));
+        let tool = self.tools.get(id).ok_or_else(unbound)?;
+        if let Some(reason) = &tool.failure {
+            return Err(EngineError(reason.clone()));
+        }
+        let mut parts = context(&tool.slice.reads, question.claimed, question.at)?;
+        if let (Some(reads), Some(types)) = (tool.slice.reads.of("args"), &tool.arguments) {
+            let converted = types.record.convert(question.arguments, &reads, "");
+            let arguments = converted.map_err(|error| EngineError(error.to_string()))?;
+            parts.push(("args".to_owned(), arguments));
+        }
+        let entities = tool.entities(question)?;
+        self.ask(&tool.slice, question.caller, question.grants, entities, parts)
+    }
+
+    fn ask(
+        &self,
+        slice: &Slice,
+        caller: &Identity,
+        grants: &[Grant],
+        [resource, action]: [Entity; 2],
+        parts: Vec<(String, RestrictedExpression)>,
+    ) -> Result<Applying, EngineError> {
+        let told = |error: &dyn std::error::Error| EngineError(error.to_string());
+        let caller = entities::caller(caller, grants)?;
+        let context = Context::from_pairs(parts).map_err(|error| told(&error))?;
+        let request = Request::new(caller.uid(), action.uid(), resource.uid(), context, None)
+            .map_err(|error| told(&error))?;
+        let entities = Entities::from_entities([caller, resource, action], None)
+            .map_err(|error| told(&error))?;
+        slice.applying(&self.set, &request, &entities)
+    }
+
+    /// Returns the rules that apply to a request for a prompt, a resource or a template.
+    pub(super) fn applying_to_item(
+        &self,
+        question: &ItemQuestion<'_>,
+    ) -> Result<Applying, EngineError> {
+        let parts = context(&self.items.reads, question.claimed, question.at)?;
+        let entities = entities::item(question.item)?;
+        self.ask(&self.items, question.caller, question.grants, entities, parts)
+    }
+
+    /// Adds the rules that apply to a trace.
+    pub(super) fn trace(&self, applying: &Applying, trace: Option<&mut Vec<String>>) {
+        let Some(trace) = trace else { return };
+        let told = |rules: &[usize], verb: &str| {
+            rules.iter().map(|i| format!("`{}` {verb}", self.set.rule(*i).id)).collect::<Vec<_>>()
+        };
+        trace.extend(told(&applying.forbids, "forbids"));
+        trace.extend(told(&applying.permits, "permits"));
+    }
+}
+
+impl BoundTool {
+    /// Returns the tool and its action as entities.
+    fn entities(&self, question: &Question<'_>) -> Result<[Entity; 2], EngineError> {
+        let make = || {
+            let groups = self.groups.iter().map(String::as_str);
+            entities::tool(question.contract, question.trust, groups)
+        };
+        match self.entities.get() {
+            Some((trust, entities)) if *trust == question.trust => Ok(entities.clone()),
+            Some(_) => make(),
+            None => {
+                let entities = make()?;
+                Ok(self.entities.get_or_init(|| (question.trust, entities)).1.clone())
+            }
+        }
+    }
+}
+
+/// Returns the parts of the context that rules read, except for the arguments.
+fn context(
+    reads: &Reads,
+    claimed: &CallContext,
+    at: &str,
+) -> Result<Vec<(String, RestrictedExpression)>, EngineError> {
+    let mut parts = Vec::new();
+    if reads.of("time").is_some() {
+        parts.push(("time".to_owned(), RestrictedExpression::new_datetime(at)));
+    }
+    if reads.of("claimed").is_some() {
+        let texts = [
+            ("agentId", &claimed.agent_id),
+            ("phaseId", &claimed.phase_id),
+            ("epicId", &claimed.epic_id),
+        ];
+        let mut fields: Vec<(String, RestrictedExpression)> = texts
+            .into_iter()
+            .filter_map(|(name, text)| {
+                let text = text.as_ref()?;
+                Some((name.to_owned(), RestrictedExpression::new_string(text.clone())))
+            })
+            .collect();
+        if let Some(turn) = claimed.turn_index {
+            let turn = i64::try_from(turn).map_err(|_| {
+                EngineError("the turn is larger than a whole number of rules".into())
+            })?;
+            fields.push(("turnIndex".to_owned(), RestrictedExpression::new_long(turn)));
+        }
+        let record = RestrictedExpression::new_record(fields);
+        parts.push(("claimed".to_owned(), record.map_err(|error| EngineError(error.to_string()))?));
+    }
+    Ok(parts)
+}

@@ -1,0 +1,25 @@
+//! Rules in the Cedar language, bound to the tools of a world.
+//!
+//! Path: 5. Doc: policy.md#rules
+
+mod arguments;
+mod bind;
+mod case_run;
+mod cases;
+mod engine;
+mod entities;
+mod judge;
+mod numbers;
+#[cfg(test)]
+mod properties;
+mod reads;
+mod schema;
+mod scope;
+mod set;
+mod slice;
+mod source;
+#[cfg(test)]
+mod tests;
+
+pub use set::RuleSet;
+pub use source::{RULE_FILE_BYTES_MAX, RuleFile};

@@ -1,0 +1,220 @@
+//! Properties of random sets of rules: what a rule more or less may change, and that only the rules of a
+//! tool's slice matter.
+
+use std::sync::Arc;
+
+use cedar_policy::{
+    Authorizer, Context, Decision, Entities, PolicySet, Request, RestrictedExpression,
+};
+use proptest::prelude::*;
+use serde_json::json;
+use toolbooth_contracts::contract::ToolContract;
+use toolbooth_contracts::trust::TrustLevel;
+use toolbooth_contracts::{CallContext, Guard, Identity};
+
+use super::bind::BoundRules;
+use super::source::RuleFile;
+use super::{RuleSet, entities};
+use crate::engine::{EngineTool, PolicyEngine, Question, Verdict};
+use crate::error::EngineError;
+
+/// The tools of the rules.
+fn tools() -> Vec<ToolContract> {
+    ["pay.send", "pay.refund", "files.read"]
+        .into_iter()
+        .map(|id| {
+            let entry = json!({
+                "name": id, "description": "A tool.", "output_schema": {},
+                "execution": { "localRuntimeId": "x" },
+                "policy": { "timeoutMs": 1_000, "trustLevel": "trusted", "readOnly": id == "files.read" },
+                "input_schema": { "type": "object", "properties": { "n": { "type": "integer" } } },
+            });
+            Guard::default().validate_entry(&entry).unwrap()
+        })
+        .collect()
+}
+
+/// A scope and whether it names tools, so that arguments can be read.
+const SCOPES: [(&str, bool); 7] = [
+    ("action, resource", false),
+    ("action in Action::\"write\", resource", false),
+    ("action in Action::\"pay.*\", resource", false),
+    ("action == Action::\"pay.send\", resource", true),
+    ("action in [Action::\"pay.send\", Action::\"files.read\"], resource", true),
+    ("action, resource == Tool::\"pay.refund\"", true),
+    ("action, resource is Prompt", false),
+];
+/// Conditions of all rules.
+const PLAIN: [&str; 5] = [
+    "true",
+    "principal in Group::\"a\"",
+    "principal.name == \"key:b\"",
+    "!(principal.kind == \"key\")",
+    // Overflows for every caller.
+    "9223372036854775807 + 1 > 0 || principal.name == \"x\"",
+];
+/// Conditions of rules that name tools.
+const TYPED: [&str; 3] = [
+    "context.args has n && context.args.n > 5",
+    "context.args has n && context.args.n < 100",
+    "context.args has n && context.args.n + 1 > 0",
+];
+
+#[derive(Debug, Clone)]
+struct RandomRule {
+    forbids: bool,
+    scope: usize,
+    condition: usize,
+    approval: Option<&'static str>,
+}
+
+impl RandomRule {
+    fn text(&self, id: usize) -> String {
+        let (scope, named) = SCOPES[self.scope % SCOPES.len()];
+        let conditions: Vec<&str> =
+            PLAIN.iter().chain(TYPED.iter().filter(|_| named)).copied().collect();
+        let condition = conditions[self.condition % conditions.len()];
+        let effect = if self.forbids { "forbid" } else { "permit" };
+        let approval = self.approval.map(|by| format!("@approval(\"{by}\") ")).unwrap_or_default();
+        format!("@id(\"r{id}\") {approval}{effect} (principal, {scope}) when {{ {condition} }};\n")
+    }
+}
+
+fn rule() -> impl Strategy<Value = RandomRule> {
+    let approval = prop_oneof![4 => Just(None), 1 => Just(Some("one")), 1 => Just(Some("two")), 1 => Just(Some("self"))];
+    (any::<bool>(), 0..7_usize, 0..8_usize, approval).prop_map(
+        |(forbids, scope, condition, approval)| RandomRule { forbids, scope, condition, approval },
+    )
+}
+
+fn set(rules: &[RandomRule]) -> Arc<RuleSet> {
+    let text = rules.iter().enumerate().map(|(id, rule)| rule.text(id)).collect();
+    RuleSet::read(&[RuleFile { name: "r.cedar".into(), text, cases: None }]).unwrap()
+}
+
+/// All questions, with the rules' answers.
+fn answers(rules: &[RandomRule]) -> Vec<Result<Verdict, EngineError>> {
+    let tools = tools();
+    let known: Vec<EngineTool<'_>> =
+        tools.iter().map(|contract| EngineTool { contract, digest: "" }).collect();
+    let engine = set(rules).bind(&known).unwrap().engine;
+    questions(&tools, |question| engine.judge(question))
+}
+
+fn questions<T>(tools: &[ToolContract], mut judge: impl FnMut(&Question<'_>) -> T) -> Vec<T> {
+    let mut answers = Vec::new();
+    let callers = [
+        Identity::local(),
+        Identity::named("key:b").unwrap(),
+        Identity::named("key:c").unwrap().with_groups(vec!["a".into()]),
+    ];
+    for contract in tools {
+        for caller in &callers {
+            for arguments in [json!({}), json!({ "n": 7 }), json!({ "n": i64::MAX })] {
+                answers.push(judge(&Question {
+                    caller,
+                    grants: &[],
+                    contract,
+                    arguments: &arguments,
+                    trust: TrustLevel::Trusted,
+                    claimed: &CallContext::default(),
+                    at: "2026-01-01T00:00:00.000Z",
+                }));
+            }
+        }
+    }
+    answers
+}
+
+/// How much an answer allows: nothing, with an approval (the stricter the less), everything.
+fn allows(answer: &Result<Verdict, EngineError>) -> usize {
+    match answer {
+        Err(_) | Ok(Verdict::Deny { .. }) => 0,
+        Ok(Verdict::Permit { approval: Some((_, by)), .. }) => 3 - *by as usize,
+        Ok(Verdict::Permit { approval: None, .. }) => 4,
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn a_forbid_more_and_a_permit_less_never_allow_more(
+        rules in proptest::collection::vec(rule(), 0..7),
+        more in rule(),
+        less in 0..7_usize,
+    ) {
+        let before = answers(&rules);
+        let mut further = rules.clone();
+        further.push(RandomRule { forbids: true, ..more });
+        for (before, after) in before.iter().zip(answers(&further)) {
+            prop_assert!(allows(&after) <= allows(before), "{before:?} {after:?}");
+        }
+        let Some(removed) = rules.get(less).filter(|rule| !rule.forbids) else { return Ok(()) };
+        // A permit that cannot be evaluated denies, so that without it more is allowed.
+        let alone = answers(std::slice::from_ref(removed));
+        let mut fewer = rules.clone();
+        fewer.remove(less);
+        for ((before, after), alone) in before.iter().zip(answers(&fewer)).zip(alone) {
+            prop_assert!(alone.is_err() || allows(&after) <= allows(before), "{before:?} {after:?}");
+        }
+    }
+
+    #[test]
+    fn the_slice_of_a_tool_decides_as_the_whole_set(
+        rules in proptest::collection::vec(rule(), 0..7),
+    ) {
+        let set = set(&rules);
+        let whole = PolicySet::from_policies(
+            (0..set.len()).map(|index| set.rule(index).policy.clone())
+        ).unwrap();
+        let tools = tools();
+        let known: Vec<EngineTool<'_>> =
+            tools.iter().map(|contract| EngineTool { contract, digest: "" }).collect();
+        let bound = bound(&set, &known);
+        let pairs = questions(&tools, |question| {
+            (bound.applying(question), whole_answer(&bound, &whole, question))
+        });
+        for (slice, (decision, mut reasons, failed)) in pairs {
+            match slice {
+                Err(_) => prop_assert!(failed),
+                Ok(slice) => {
+                    prop_assert!(!failed);
+                    let denies = !slice.forbids.is_empty() || slice.permits.is_empty();
+                    prop_assert_eq!(decision == Decision::Deny, denies);
+                    let own = if slice.forbids.is_empty() { slice.permits } else { slice.forbids };
+                    let mut own: Vec<String> =
+                        own.iter().map(|index| set.rule(*index).id.clone()).collect();
+                    own.sort();
+                    reasons.sort();
+                    prop_assert_eq!(own, reasons);
+                }
+            }
+        }
+    }
+}
+
+fn bound(set: &Arc<RuleSet>, tools: &[EngineTool<'_>]) -> BoundRules {
+    BoundRules::of(set, tools, None)
+}
+
+/// Returns the decision of the language on the whole set, its reasons, and whether a rule failed.
+fn whole_answer(
+    bound: &BoundRules,
+    whole: &PolicySet,
+    question: &Question<'_>,
+) -> (Decision, Vec<String>, bool) {
+    let tool = &bound.tools[question.contract.tool_id.as_str()];
+    let caller = entities::caller(question.caller, &[]).unwrap();
+    let groups = tool.groups.iter().map(String::as_str);
+    let [resource, action] = entities::tool(question.contract, question.trust, groups).unwrap();
+    let number = question.arguments.get("n").map(|n| n.as_i64().unwrap());
+    let fields = number.map(|n| ("n".to_owned(), RestrictedExpression::new_long(n)));
+    let record = RestrictedExpression::new_record(fields).unwrap();
+    let context = Context::from_pairs([("args".to_owned(), record)]).unwrap();
+    let request = Request::new(caller.uid(), action.uid(), resource.uid(), context, None).unwrap();
+    let entities = Entities::from_entities([caller, resource, action], None).unwrap();
+    let answer = Authorizer::new().is_authorized(&request, whole, &entities);
+    let reasons = answer.diagnostics().reason().map(ToString::to_string).collect();
+    (answer.decision(), reasons, answer.diagnostics().errors().next().is_some())
+}

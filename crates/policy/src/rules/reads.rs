@@ -1,0 +1,141 @@
+//! The parts of the context that a rule reads.
+//!
+//! Path: 5. Doc: policy.md#arguments-in-rules
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use cedar_policy::pst::{Clause, Expr, Template, Var};
+
+/// Parts of a record that are read: those with a name, or everything.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Reads {
+    everything: bool,
+    parts: BTreeMap<String, Reads>,
+}
+
+impl Reads {
+    fn everything() -> Self {
+        Self { everything: true, parts: BTreeMap::new() }
+    }
+
+    /// Adds a part, by its path.
+    pub(super) fn add<'p>(&mut self, path: impl IntoIterator<Item = &'p str>) {
+        let mut reads = self;
+        for name in path {
+            reads = reads.parts.entry(name.to_owned()).or_default();
+        }
+        reads.everything = true;
+    }
+
+    /// Adds the parts that others read.
+    pub(super) fn add_all(&mut self, other: &Self) {
+        self.everything |= other.everything;
+        for (name, parts) in &other.parts {
+            self.parts.entry(name.clone()).or_default().add_all(parts);
+        }
+    }
+
+    /// Returns what is read of a member; `None` if it is not read.
+    pub(super) fn of(&self, name: &str) -> Option<Cow<'_, Self>> {
+        match self.everything {
+            true => Some(Cow::Owned(Self::everything())),
+            false => self.parts.get(name).map(Cow::Borrowed),
+        }
+    }
+
+    /// Returns what the conditions of a rule read of the context.
+    pub(super) fn of_rule(rule: &Template) -> Self {
+        let mut reads = Self::default();
+        for clause in rule.clauses() {
+            let (Clause::When(condition) | Clause::Unless(condition)) = clause;
+            reads.read(condition);
+        }
+        reads
+    }
+
+    fn read(&mut self, expression: &Expr) {
+        if let Some(path) = path(expression) {
+            return self.add(path);
+        }
+        match expression {
+            Expr::HasAttr { expr, attrs } => match path(expr) {
+                Some(mut path) => {
+                    path.extend(attrs.iter().map(|attr| attr.as_str()));
+                    self.add(path);
+                }
+                None => self.read(expr),
+            },
+            Expr::GetAttr { expr, .. } | Expr::UnaryOp { expr, .. } | Expr::Like { expr, .. } => {
+                self.read(expr);
+            }
+            Expr::BinaryOp { left, right, .. } => {
+                self.read(left);
+                self.read(right);
+            }
+            Expr::Is { expr, in_expr, .. } => {
+                self.read(expr);
+                if let Some(parent) = in_expr {
+                    self.read(parent);
+                }
+            }
+            Expr::IfThenElse { cond, then_expr, else_expr } => {
+                for part in [cond, then_expr, else_expr] {
+                    self.read(part);
+                }
+            }
+            Expr::Set(items) => items.iter().for_each(|item| self.read(item)),
+            Expr::Record(members) => members.values().for_each(|member| self.read(member)),
+            Expr::Literal(_) | Expr::Var(_) | Expr::Slot(_) | Expr::Unknown { .. } => (),
+            // Kinds of expressions that a later version may add.
+            #[allow(unreachable_patterns)]
+            _ => self.everything = true,
+        }
+    }
+}
+
+/// Returns the path of a part of the context; empty for the context itself.
+fn path(expression: &Expr) -> Option<Vec<&str>> {
+    match expression {
+        Expr::Var(Var::Context) => Some(Vec::new()),
+        Expr::GetAttr { expr, attr } => {
+            let mut path = path(expr)?;
+            path.push(attr.as_str());
+            Some(path)
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cedar_policy::Policy;
+
+    use super::*;
+
+    fn reads(condition: &str) -> Reads {
+        let text = format!("permit (principal, action, resource) when {{ {condition} }};");
+        let policy = Policy::parse(None, text).unwrap().to_pst().unwrap();
+        Reads::of_rule(policy.body())
+    }
+
+    fn of(paths: &[&[&str]]) -> Reads {
+        let mut all = Reads::default();
+        paths.iter().for_each(|path| all.add(path.iter().copied()));
+        all
+    }
+
+    #[test]
+    fn each_part_of_the_context_is_found() {
+        assert_eq!(reads("context.args.n > 1"), of(&[&["args", "n"]]));
+        let guarded = reads("context.args has to.city && context.args.to.city like \"B*\"");
+        assert!(guarded.of("args").unwrap().of("to").unwrap().of("city").is_some());
+        assert!(guarded.of("args").unwrap().of("other").is_none());
+        let hidden =
+            reads("if principal.name == \"a\" then [context.args].contains({n: 1}) else true");
+        assert_eq!(hidden, of(&[&["args"]]));
+        assert!(hidden.of("args").unwrap().of("anything").is_some());
+        assert_eq!(reads("context == context"), of(&[&[]]));
+        assert_eq!(reads("!(principal.name == \"a\")"), Reads::default());
+    }
+}

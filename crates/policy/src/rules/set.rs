@@ -1,0 +1,260 @@
+//! A set of rules as its files state it, before it is bound to tools.
+//!
+//! Path: 5. Doc: policy.md#rules
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use cedar_policy::{PolicySet, Schema, ValidationMode, ValidationWarning, Validator};
+use data_encoding::HEXLOWER;
+use miette::Diagnostic;
+use sha2::{Digest, Sha256};
+use toolbooth_contracts::id::nearest;
+
+use super::cases::{self, Case};
+use super::reads::Reads;
+use super::schema;
+use super::scope::Group;
+use super::source::{self, Rule, RuleFile, offset};
+use crate::error::EngineError;
+use crate::rule_finding::{Place, RuleCode, RuleFinding};
+
+/// A set of rules. It judges nothing before it is bound to tools.
+#[derive(Debug)]
+pub struct RuleSet {
+    pub(super) rules: Vec<Rule>,
+    pub(super) cases: Vec<Case>,
+    by_id: HashMap<String, usize>,
+    /// The rules that name a tool.
+    pub(super) by_tool: HashMap<String, Vec<usize>>,
+    /// The groups of tools that rules mention, in their scopes or conditions.
+    pub(super) groups: BTreeMap<String, Group>,
+    /// The files by their names, for places in findings.
+    texts: HashMap<String, String>,
+    warnings: Vec<RuleFinding>,
+    pub(super) version: String,
+}
+
+impl RuleSet {
+    /// Reads a set of rules, and validates those that name no tool.
+    ///
+    /// # Errors
+    /// All findings, if one of them is an error.
+    pub fn read(files: &[RuleFile]) -> Result<Arc<Self>, Vec<RuleFinding>> {
+        let mut findings = Vec::new();
+        let (mut rules, mut cases) = (Vec::new(), Vec::new());
+        for file in files {
+            rules.extend(source::rules(file, &mut findings));
+            if let Some((name, text)) = &file.cases {
+                cases.extend(cases::read(name, text, &mut findings));
+            }
+        }
+        let mut known: HashMap<&str, &Place> = HashMap::new();
+        for rule in &rules {
+            if let Some(other) = known.insert(&rule.id, &rule.place) {
+                let message = format!("another rule, at {other}, has the id `{}` too", rule.id);
+                findings.push(
+                    RuleFinding::new(RuleCode::Annotation, rule.place.clone(), message)
+                        .hint("give each rule an id of its own"),
+                );
+            }
+        }
+        let mut by_tool: HashMap<String, Vec<usize>> = HashMap::new();
+        let mut groups = BTreeMap::new();
+        let by_id = rules.iter().enumerate().map(|(at, rule)| (rule.id.clone(), at)).collect();
+        for (index, rule) in rules.iter().enumerate() {
+            for tool in &rule.scope.tools {
+                by_tool.entry(tool.clone()).or_default().push(index);
+            }
+            for name in &rule.actions {
+                groups.extend(Group::parse(name).map(|group| (name.clone(), group)));
+            }
+            let claims = rule.reads.of("claimed").is_some();
+            if claims && !rule.forbids {
+                let message =
+                    format!("the permit `{}` depends on what the agent says of itself", rule.id);
+                findings.push(RuleFinding::new(
+                    RuleCode::ClaimedContext,
+                    rule.place.clone(),
+                    message,
+                ));
+            }
+        }
+        let texts = files.iter().map(|file| (file.name.clone(), file.text.clone())).collect();
+        let version = version(files);
+        let warnings = Vec::new();
+        let mut set = Self { rules, cases, by_id, by_tool, groups, texts, warnings, version };
+        if !findings.iter().any(|finding| finding.code.is_error()) {
+            findings.extend(set.general_findings());
+        }
+        match findings.iter().any(|finding| finding.code.is_error()) {
+            true => Err(findings),
+            false => {
+                set.warnings = findings;
+                Ok(Arc::new(set))
+            }
+        }
+    }
+
+    /// Returns the findings that do not refuse the set.
+    #[must_use]
+    pub fn warnings(&self) -> &[RuleFinding] {
+        &self.warnings
+    }
+
+    /// Returns the number of rules.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.rules.len()
+    }
+
+    /// Whether there is no rule, so that everything is denied.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.rules.is_empty()
+    }
+
+    /// Validates the rules that are about more than the tools that they name.
+    fn general_findings(&self) -> Vec<RuleFinding> {
+        let general: Vec<usize> =
+            (0..self.rules.len()).filter(|index| self.rule(*index).scope.is_general()).collect();
+        let mentioned = self.mentioned(&general);
+        let mut findings = Vec::new();
+        for in_groups in [true, false] {
+            let found = schema::of_any(&mentioned, in_groups);
+            for finding in self.validate(&general, found, &[]) {
+                // A group that such a schema leaves empty makes a rule look impossible.
+                let is_known = findings.iter().any(|known: &RuleFinding| {
+                    known.place == finding.place && known.code == finding.code
+                });
+                if finding.code.is_error() && !is_known {
+                    findings.push(about_items(finding));
+                }
+            }
+        }
+        findings
+    }
+
+    /// Returns the index of a rule.
+    pub(super) fn index(&self, id: &str) -> Option<usize> {
+        self.by_id.get(id).copied()
+    }
+
+    /// Returns the names of all actions in some rules.
+    pub(super) fn mentioned(&self, rules: &[usize]) -> BTreeSet<String> {
+        rules.iter().flat_map(|index| self.rule(*index).actions.iter().cloned()).collect()
+    }
+
+    pub(super) fn rule(&self, index: usize) -> &Rule {
+        #[allow(clippy::indexing_slicing, reason = "indices are made from this list")]
+        &self.rules[index]
+    }
+
+    /// Validates some rules in a schema. `arguments` are the names of the arguments, for corrections.
+    pub(super) fn validate(
+        &self,
+        rules: &[usize],
+        schema: Result<Schema, EngineError>,
+        arguments: &[&str],
+    ) -> Vec<RuleFinding> {
+        let set = PolicySet::from_policies(rules.iter().map(|i| self.rule(*i).policy.clone()));
+        let (schema, set) = match (schema, set) {
+            (Ok(schema), Ok(set)) => (schema, set),
+            (schema, set) => {
+                let error = schema.err().map(|error| error.to_string());
+                let error = error.or(set.err().map(|error| error.to_string()));
+                let place = rules.first().map(|index| self.rule(*index).place.clone());
+                let place = place.unwrap_or_else(|| Place::of("rules", "", 0));
+                let message =
+                    format!("the rules cannot be validated: {}", error.unwrap_or_default());
+                return vec![RuleFinding::new(RuleCode::Type, place, message)];
+            }
+        };
+        let result = Validator::new(schema).validate(&set, ValidationMode::Strict);
+        let mut findings = Vec::new();
+        for error in result.validation_errors() {
+            let place = self.place(error.policy_id().as_ref(), error);
+            let message = sentence(&error.to_string());
+            let unknown = between(&message, "attribute `", "`");
+            let near = unknown.and_then(|name| nearest(name, arguments.iter().copied()));
+            let help = near
+                .map(|near| format!("is `{near}` meant?"))
+                .or_else(|| error.help().map(|help| help.to_string()));
+            let finding = RuleFinding::new(RuleCode::Type, place, message);
+            findings.push(match help {
+                Some(help) => finding.hint(help),
+                None => finding,
+            });
+        }
+        for warning in result.validation_warnings() {
+            if let ValidationWarning::ImpossiblePolicy(_) = warning {
+                let id: &str = warning.policy_id().as_ref();
+                let place = self.place(id, warning);
+                let message = format!("the rule `{id}` never applies");
+                findings.push(RuleFinding::new(RuleCode::ImpossibleRule, place, message));
+            }
+        }
+        findings
+    }
+
+    /// Returns the place that an error of the language is about, in the file of a rule.
+    fn place(&self, id: &str, error: &dyn Diagnostic) -> Place {
+        let Some(rule) = self.index(id).map(|index| self.rule(index)) else {
+            return Place::of("rules", "", 0);
+        };
+        match (offset(error), self.texts.get(&rule.place.file)) {
+            (Some(offset), Some(text)) => Place::of(&rule.place.file, text, offset),
+            _ => rule.place.clone(),
+        }
+    }
+
+    /// Returns what some rules read of the context.
+    pub(super) fn reads(&self, rules: &[usize]) -> Reads {
+        let mut reads = Reads::default();
+        rules.iter().for_each(|index| reads.add_all(&self.rule(*index).reads));
+        reads
+    }
+}
+
+/// Returns the finding of a general rule with the correction that fits it.
+fn about_items(finding: RuleFinding) -> RuleFinding {
+    let has = |text: &str| finding.message.contains(text);
+    if has("attribute `args") {
+        return RuleFinding {
+            message: "only a rule that names its tools can read arguments".to_owned(),
+            ..finding
+        }
+        .hint("write `action == Action::\"TOOL\"` or `action in [Action::\"TOOL\", …]`");
+    }
+    match has("type `Prompt`") || has("type `Resource`") {
+        true => finding.hint(
+            "the rule is about prompts and resources too; write `resource is Tool` in its scope",
+        ),
+        false => finding,
+    }
+}
+
+/// Returns the message of a validation error without the words that name the rule, which its place does.
+fn sentence(message: &str) -> String {
+    match message.split_once("`, ").filter(|(before, _)| before.starts_with("for policy `")) {
+        Some((_, rest)) => rest.to_owned(),
+        None => message.to_owned(),
+    }
+}
+
+fn between<'t>(text: &'t str, before: &str, after: &str) -> Option<&'t str> {
+    text.split_once(before)?.1.split_once(after).map(|(inner, _)| inner)
+}
+
+/// Returns the digest of the files: of their names, rules and cases, each with its length.
+fn version(files: &[RuleFile]) -> String {
+    let mut hasher = Sha256::new();
+    for file in files {
+        let (name, cases) = file.cases.as_ref().map_or(("", ""), |(name, text)| (name, text));
+        for part in [file.name.as_str(), &file.text, name, cases] {
+            hasher.update(part.len().to_le_bytes());
+            hasher.update(part);
+        }
+    }
+    HEXLOWER.encode(&hasher.finalize())
+}

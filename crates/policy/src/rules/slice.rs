@@ -1,0 +1,107 @@
+//! The rules that can apply to one tool, evaluated on one question.
+//!
+//! Path: 5. Doc: policy.md#rules
+
+use std::sync::OnceLock;
+
+use cedar_policy::{Authorizer, Entities, PolicySet, Request, Response};
+use toolbooth_contracts::approval::Approvers;
+
+use super::reads::Reads;
+use super::set::RuleSet;
+use crate::engine::Verdict;
+use crate::error::EngineError;
+
+/// The rules of one or of several tools, in the order of their files.
+#[derive(Debug)]
+pub(super) struct Slice {
+    pub(super) rules: Vec<usize>,
+    pub(super) reads: Reads,
+    sets: OnceLock<Result<Sets, EngineError>>,
+}
+
+/// Permits and forbids, evaluated separately, so that all that apply are known.
+#[derive(Debug)]
+struct Sets {
+    permits: PolicySet,
+    forbids: PolicySet,
+}
+
+/// The rules that apply to a question, by their indices.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Applying {
+    pub(super) permits: Vec<usize>,
+    pub(super) forbids: Vec<usize>,
+}
+
+impl Slice {
+    pub(super) fn new(set: &RuleSet, rules: Vec<usize>) -> Self {
+        Self { reads: set.reads(&rules), rules, sets: OnceLock::new() }
+    }
+
+    /// Returns the rules that apply.
+    ///
+    /// # Errors
+    /// Where a rule cannot be evaluated.
+    pub(super) fn applying(
+        &self,
+        set: &RuleSet,
+        request: &Request,
+        entities: &Entities,
+    ) -> Result<Applying, EngineError> {
+        let sets = self.sets.get_or_init(|| {
+            let of = |forbids| {
+                let own = self.rules.iter().map(|index| set.rule(*index));
+                let own = own.filter(|rule| rule.forbids == forbids);
+                PolicySet::from_policies(own.map(|rule| rule.policy.clone()))
+                    .map_err(|error| EngineError(error.to_string()))
+            };
+            Ok(Sets { permits: of(false)?, forbids: of(true)? })
+        });
+        let sets = sets.as_ref().map_err(Clone::clone)?;
+        let of = |policies: &PolicySet| match policies.is_empty() {
+            true => Ok(Vec::new()),
+            false => {
+                let answer = Authorizer::new().is_authorized(request, policies, entities);
+                satisfied(set, &answer)
+            }
+        };
+        Ok(Applying { permits: of(&sets.permits)?, forbids: of(&sets.forbids)? })
+    }
+}
+
+fn satisfied(set: &RuleSet, answer: &Response) -> Result<Vec<usize>, EngineError> {
+    if let Some(error) = answer.diagnostics().errors().next() {
+        return Err(EngineError(format!("a rule cannot be evaluated: {error}")));
+    }
+    let mut rules: Vec<usize> =
+        answer.diagnostics().reason().filter_map(|id| set.index(id.as_ref())).collect();
+    rules.sort_unstable();
+    Ok(rules)
+}
+
+impl Applying {
+    /// Returns the verdict. A forbid beats every permit. A forbid with `@approval` asks for an approval
+    /// instead, and a permit with `@approval` does where no other permit applies.
+    pub(super) fn verdict(&self, set: &RuleSet) -> Verdict {
+        let rule = |index: &usize| set.rule(*index);
+        if let Some(forbid) = self.forbids.iter().map(rule).find(|rule| rule.approval.is_none()) {
+            let reason = forbid.reason.clone();
+            let reason = reason.unwrap_or_else(|| format!("the rule `{}` forbids it", forbid.id));
+            return Verdict::Deny { rule: forbid.id.clone(), reason };
+        }
+        // The permit that asks for the least.
+        let Some(permit) = self.permits.iter().map(rule).min_by_key(|rule| rule.approval) else {
+            return Verdict::Deny {
+                rule: "no-rule".to_owned(),
+                reason: "no rule permits it".to_owned(),
+            };
+        };
+        // The forbid that asks for the most.
+        let forbids = self.forbids.iter().map(rule);
+        let asking = forbids.chain([permit]).max_by_key(|rule| rule.approval).unwrap_or(permit);
+        let approval: Option<(String, Approvers)> =
+            asking.approval.map(|approvers| (asking.id.clone(), approvers));
+        Verdict::Permit { rule: permit.id.clone(), approval }
+    }
+}

@@ -1,0 +1,121 @@
+//! `policy check` and `policy explain`: what is wrong with the rules, and why a call would be decided.
+//!
+//! Doc: policy.md#explaining
+
+use serde_json::{Value, json};
+use toolbooth_contracts::id::nearest;
+use toolbooth_contracts::{Arguments, CallContext, ToolName};
+use toolbooth_proxy::{Clock, SystemClock};
+
+use super::{text_argument, tools};
+use crate::callers;
+use crate::cli::Context;
+use crate::failure::{FAILED, Failure};
+use crate::offline::OfflineGateway;
+use crate::output::{self, Format};
+use crate::rules;
+
+/// Checks the rules against all tools, and runs their cases.
+pub(super) async fn check(offline: OfflineGateway, format: Format) -> Result<bool, Failure> {
+    tools::everything(&offline).await;
+    let world = offline.worlds.now();
+    let fit = offline.rule_fit();
+    offline.close().await;
+    let errors = fit.findings.iter().filter(|finding| finding.code.is_error()).count();
+    let warnings = fit.findings.len() - errors;
+    let version = world.policy().version();
+    if format.is_json() {
+        let findings: Vec<Value> = fit
+            .findings
+            .iter()
+            .map(|finding| {
+                json!({
+                    "severity": if finding.code.is_error() { "error" } else { "warning" },
+                    "code": finding.code.as_str(),
+                    "file": finding.place.file,
+                    "line": finding.place.line,
+                    "column": finding.place.column,
+                    "tool": finding.tool,
+                    "message": finding.message,
+                    "hint": finding.hint,
+                })
+            })
+            .collect();
+        output::json(&json!({ "ok": errors == 0, "policyVersion": version, "findings": findings }));
+        return Ok(errors == 0);
+    }
+    for finding in &fit.findings {
+        let word = if finding.code.is_error() { "error" } else { "warning" };
+        let (code, place) = (finding.code.as_str(), &finding.place);
+        output::line(&format!("{word}: {place}: {} ({code})", rules::about(finding)));
+        if let Some(hint) = &finding.hint {
+            output::line(&format!("  {hint}"));
+        }
+    }
+    let tools = world.registry().len();
+    output::line(&format!(
+        "policy {version}: {tools} tool(s), {errors} error(s), {warnings} warning(s)"
+    ));
+    Ok(errors == 0)
+}
+
+/// Explains what would be decided on a call. Nothing runs.
+pub(super) async fn explain(
+    offline: OfflineGateway,
+    tool: &str,
+    args: &str,
+    context: Context,
+    format: Format,
+) -> Result<bool, Failure> {
+    let caller = callers::named(&offline.loaded, &context.caller).await?;
+    let text = text_argument(args)?;
+    let text = String::from_utf8(text)
+        .ok()
+        .and_then(|text| serde_json::value::RawValue::from_string(text).ok().map(Arguments::parse));
+    let arguments = match text {
+        Some(Ok(arguments)) => arguments,
+        Some(Err(unfit)) => {
+            return Err(Failure::usage(unfit.reason.to_error().message).at("--args"));
+        }
+        None => return Err(Failure::usage("the arguments are not JSON").at("--args")),
+    };
+    tools::everything(&offline).await;
+    let world = offline.worlds.now();
+    let claimed = CallContext {
+        agent_id: Some(context.agent),
+        turn_index: context.turn,
+        phase_id: context.phase,
+        epic_id: context.epic,
+        ..CallContext::default()
+    };
+    let at = SystemClock::default().now().text;
+    let name = ToolName::IdOrWire(tool.to_owned());
+    let explanation = world.explain(&caller, &name, arguments, &claimed, &at);
+    offline.close().await;
+    let Some(explanation) = explanation else {
+        let known: Vec<&str> = world.registry().iter().map(|tool| tool.id().as_str()).collect();
+        let message = format!("there is no tool `{tool}`");
+        let failure = Failure::new(FAILED, "unregistered-tool", message);
+        return Err(match nearest(tool, known) {
+            Some(near) => failure.hint(format!("did you mean `{near}`?")),
+            None => failure.hint("`toolbooth list` shows what is there"),
+        });
+    };
+    if format.is_json() {
+        output::json(&explanation);
+        return Ok(true);
+    }
+    let rows: Vec<Vec<String>> = explanation
+        .steps
+        .iter()
+        .map(|step| {
+            let result = serde_json::to_value(step.result).unwrap_or_default();
+            let result = result.as_str().unwrap_or_default().to_owned();
+            vec![step.step.to_owned(), result, step.saw.clone()]
+        })
+        .collect();
+    output::table(&["STEP", "RESULT", "SAW"], &rows);
+    let (decision, rule) = (explanation.decision, &explanation.rule);
+    output::line(&format!("{decision} by `{rule}`: {}", explanation.reason));
+    Ok(true)
+}

@@ -1,0 +1,151 @@
+//! The rules of `[policy] rules`: their files, what is wrong with them, and when they have changed.
+//!
+//! Doc: policy.md#rules, configuration.md#policy
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use toolbooth_policy::rules::{RULE_FILE_BYTES_MAX, RuleFile, RuleSet};
+use toolbooth_policy::{RuleFinding, RuleFit};
+
+use crate::config::Loaded;
+use crate::failure::{Failure, USAGE};
+use crate::files::{self, Stamp, stamp};
+
+/// Maximum number of files in a folder of rules.
+const FILES_MAX: usize = 1_000;
+/// The ending of files of rules, and of the files of their cases.
+const ENDING: &str = "cedar";
+const CASES_ENDING: &str = "cases.toml";
+/// Findings that are shown of a set that is refused.
+const SHOWN_MAX: usize = 20;
+
+/// Returns the files of rules: the configured one, or all of the configured folder, in the order of their
+/// names.
+fn paths(loaded: &Loaded) -> Result<Vec<PathBuf>, Failure> {
+    let Some(rules) = &loaded.config.policy.rules else { return Ok(Vec::new()) };
+    let root = loaded.path(rules);
+    let wrong = |message: String| {
+        Failure::configuration(message)
+            .at("policy.rules")
+            .hint("name a file in the Cedar language, or a folder of files `NAME.cedar`")
+    };
+    let unreadable =
+        |error: std::io::Error| wrong(format!("`{}` cannot be read: {error}", root.display()));
+    if !std::fs::metadata(&root).map_err(unreadable)?.is_dir() {
+        return Ok(vec![root]);
+    }
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(&root).map_err(unreadable)? {
+        let path = entry.map_err(unreadable)?.path();
+        if path.extension().is_some_and(|ending| ending == ENDING) {
+            found.push(path);
+        }
+        if found.len() > FILES_MAX {
+            let root = root.display();
+            return Err(wrong(format!("`{root}` has more than {FILES_MAX} files of rules")));
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// Returns the file of cases beside a file of rules.
+fn cases_of(rules: &Path) -> PathBuf {
+    rules.with_extension(CASES_ENDING)
+}
+
+/// Reads the configured rules; `None` without.
+///
+/// # Errors
+/// [`Failure`], if a file cannot be read, or a rule or a case in it is not valid.
+pub(crate) fn read(loaded: &Loaded) -> Result<Option<Arc<RuleSet>>, Failure> {
+    if loaded.config.policy.rules.is_none() {
+        return Ok(None);
+    }
+    let mut all = Vec::new();
+    for path in paths(loaded)? {
+        let name = name(loaded, &path);
+        let text = text(&path, &name)?;
+        let cases = cases_of(&path);
+        let cases = match cases.exists() {
+            true => {
+                let name = self::name(loaded, &cases);
+                let text = self::text(&cases, &name)?;
+                Some((name, text))
+            }
+            false => None,
+        };
+        all.push(RuleFile { name, text, cases });
+    }
+    RuleSet::read(&all).map(Some).map_err(|findings| refused(&findings))
+}
+
+/// Returns the name of a file in findings: relative to the configuration, where it is beneath.
+fn name(loaded: &Loaded, path: &Path) -> String {
+    path.strip_prefix(&loaded.folder).unwrap_or(path).display().to_string()
+}
+
+fn text(path: &Path, name: &str) -> Result<String, Failure> {
+    let read = files::read_within(path, RULE_FILE_BYTES_MAX as u64);
+    let text = read.and_then(|bytes| String::from_utf8(bytes).map_err(std::io::Error::other));
+    text.map_err(|error| {
+        Failure::configuration(format!("the file cannot be read: {error}")).at(name.to_owned())
+    })
+}
+
+/// Checks that the rules fit the tools that are known, and that their cases hold.
+///
+/// # Errors
+/// [`Failure`] with the findings.
+pub(crate) fn check(fit: &RuleFit) -> Result<(), Failure> {
+    match fit.findings.iter().any(|finding| finding.code.is_error()) {
+        true => Err(refused(&fit.findings)),
+        false => Ok(()),
+    }
+}
+
+/// Returns the failure of a set that is refused.
+fn refused(findings: &[RuleFinding]) -> Failure {
+    let errors: Vec<&RuleFinding> =
+        findings.iter().filter(|finding| finding.code.is_error()).collect();
+    let Some((first, more)) = errors.split_first() else {
+        return Failure::configuration("the rules are refused");
+    };
+    let mut message = about(first);
+    for finding in more.iter().take(SHOWN_MAX) {
+        message.push_str(&format!("\n{}: {}", finding.place, about(finding)));
+    }
+    if more.len() > SHOWN_MAX {
+        message.push_str(&format!("\nand {} more", more.len() - SHOWN_MAX));
+    }
+    let failure = Failure::new(USAGE, first.code.as_str(), message).at(first.place.to_string());
+    match &first.hint {
+        Some(hint) => failure.hint(hint.clone()),
+        None => failure,
+    }
+}
+
+/// Returns the sentence of a finding, with the tool that it is about.
+pub(crate) fn about(finding: &RuleFinding) -> String {
+    match &finding.tool {
+        Some(tool) => format!("{} (tool `{tool}`)", finding.message),
+        None => finding.message.clone(),
+    }
+}
+
+/// Prints the findings that refuse nothing.
+pub(crate) fn report_warnings(fit: &RuleFit) {
+    for finding in fit.findings.iter().filter(|finding| !finding.code.is_error()) {
+        let hint = finding.hint.as_ref().map(|hint| format!("; {hint}")).unwrap_or_default();
+        let (code, place) = (finding.code.as_str(), &finding.place);
+        crate::notice(&format!("warning: {place}: {} ({code}){hint}", about(finding)));
+    }
+}
+
+/// Returns the stamps of the files, to see whether they have changed.
+pub(crate) fn stamps(loaded: &Loaded) -> Vec<(PathBuf, Stamp)> {
+    let paths = paths(loaded).unwrap_or_default();
+    let cases: Vec<PathBuf> = paths.iter().map(|path| cases_of(path)).collect();
+    paths.into_iter().chain(cases).map(|path| (path.clone(), stamp(&path))).collect()
+}
