@@ -205,3 +205,22 @@ fn a_rule_asks_for_an_approval() {
         place.json(&["policy", "explain", "calculator", "--args", r#"{"expression":"2*2"}"#]);
     assert_eq!((&told["decision"], &told["rule"]), (&json!("approval"), &json!("sums-only")));
 }
+
+#[test]
+fn rules_in_shadow_are_recorded_and_do_not_hold() {
+    let place = place("mode = \"shadow\"\n");
+    let gateway = place.serve();
+    gateway.until_said("in shadow", 1);
+    assert_eq!(calculate(&gateway, "2*2").0, "ok");
+    assert_eq!(calculate(&gateway, "1+1").0, "ok");
+    assert!(events(&place, "POLICY_DENIED").is_empty());
+    gateway.stop();
+    let passed = events(&place, "POLICY_SHADOW_DENIED");
+    assert_eq!(passed.len(), 1, "{passed:?}");
+    assert_eq!(passed[0]["decision"]["rule"], "sums-only");
+    assert_eq!(passed[0]["toolName"], "calculator");
+    place.assert_sound();
+    let alone = Place::new();
+    alone.write("toolbooth.toml", "[policy]\nmode = \"shadow\"\n");
+    assert_eq!(alone.run(&["list"]).status.code(), Some(2));
+}

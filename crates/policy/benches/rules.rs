@@ -62,7 +62,7 @@ fn middle(mut times: Vec<Duration>, part: f64) -> Duration {
     times[((times.len() - 1) as f64 * part) as usize]
 }
 
-/// Works for about 20 µs without memory, to show what the machine adds to the slowest.
+/// Works for about 10 µs without memory, to show what the machine adds to the slowest.
 fn work() -> u64 {
     (0..13_000_u64).fold(1, |sum, number| std::hint::black_box(sum.wrapping_mul(31) ^ number))
 }
@@ -125,7 +125,7 @@ fn main() {
     let rows = [
         ("decision, median", medians),
         ("decision, 99th percentile", tails),
-        ("20 µs of arithmetic, 99th percentile", idle_tails),
+        ("arithmetic of 10 µs, 99th percentile", idle_tails),
     ];
     for (name, times) in rows {
         let (low, mid, high) = (micros(&times, 0.0), micros(&times, 0.5), micros(&times, 1.0));

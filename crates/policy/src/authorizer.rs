@@ -22,6 +22,7 @@ use crate::caller::{Budget, CallerRights};
 use crate::caller_sets::CallerSets;
 use crate::denial::{Denial, DenialRule};
 use crate::engine::{Binding, EngineTool, PolicyEngine, Question, Verdict};
+use crate::error::EngineError;
 use crate::flags::FeatureFlags;
 use crate::pauses::Pauses;
 use crate::rule_finding::RuleFinding;
@@ -93,9 +94,17 @@ pub struct Permit {
     charges: Vec<Charge>,
     approval: Option<ApprovalNeed>,
     rule: String,
+    shadow: Option<DecisionSummary>,
 }
 
 impl Permit {
+    /// Returns what the rules would have decided, if they are not enforced and would not have permitted
+    /// the call as it is. The caller of the policy records it.
+    #[must_use]
+    pub fn shadow(&self) -> Option<&DecisionSummary> {
+        self.shadow.as_ref()
+    }
+
     /// Returns the limits that the call is charged to.
     #[must_use]
     pub fn charges(&self) -> &[Charge] {
@@ -131,6 +140,8 @@ pub struct Authorizer {
     approval_by_trust: Vec<String>,
     pub(crate) trust_levels: TrustLevels,
     pub(crate) engine: Option<Arc<dyn PolicyEngine>>,
+    /// Whether the rules of the engine are evaluated and not enforced.
+    is_shadow: bool,
     version: String,
     pauses: Arc<Pauses>,
     pub(crate) budget: Budget,
@@ -158,6 +169,7 @@ impl Authorizer {
             approval_by_trust: Vec::new(),
             trust_levels: TrustLevels::default(),
             engine: None,
+            is_shadow: false,
             version: String::new(),
             pauses: Arc::default(),
             budget: Budget::default(),
@@ -203,6 +215,20 @@ impl Authorizer {
         self.versioned()
     }
 
+    /// Returns the authorizer, which then passes what its engine denies (step 6), and says so in the
+    /// permit.
+    #[must_use]
+    pub fn with_rules_in_shadow(mut self) -> Self {
+        self.is_shadow = true;
+        self.versioned()
+    }
+
+    /// Whether there is an engine, which judges calls at their time.
+    #[must_use]
+    pub fn has_engine(&self) -> bool {
+        self.engine.is_some()
+    }
+
     /// Returns the authorizer with a budget for each caller whose set of rights has none.
     #[must_use]
     pub fn with_budget(mut self, budget: Budget) -> Self {
@@ -228,7 +254,8 @@ impl Authorizer {
         let mut hasher = Sha256::new();
         // `Debug` of these values is deterministic, and the digest only distinguishes settings.
         hasher.update(format!(
-            "{:?} {:?} {:?} {:?} {:?} {:?} {:?}",
+            "{:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?}",
+            self.is_shadow,
             self.budget,
             self.trust_levels,
             self.flags,
@@ -384,21 +411,21 @@ impl Authorizer {
                 )
             });
         }
-        let (rule, asked) = self.judge(call, trace)?;
+        let Judged { rule, approval: asked, shadow } = self.judge(call, trace)?;
         // Of several approvals the strictest is needed.
         let setting = self.approval_setting(contract);
         let approval = asked.into_iter().chain(setting).max_by_key(|need| need.by);
         let charges = self.charges(caller, contract, call.claimed);
-        Ok(Permit { charges, approval, rule })
+        Ok(Permit { charges, approval, rule, shadow })
     }
 
-    /// Runs step 6. Returns the rule that permits, and the approval that a rule requires.
+    /// Runs step 6.
     fn judge(
         &self,
         call: &AskedCall<'_>,
         trace: Option<&mut Vec<String>>,
-    ) -> Result<(String, Option<ApprovalNeed>), Denial> {
-        let Some(engine) = &self.engine else { return Ok(("default".to_owned(), None)) };
+    ) -> Result<Judged, Denial> {
+        let Some(engine) = &self.engine else { return Ok(Judged::by("default".to_owned(), None)) };
         let AskedCall { caller, contract, arguments, claimed, at } = *call;
         let grants = self.rights(caller).map(|rights| rights.grants.as_slice());
         let question = Question {
@@ -410,14 +437,30 @@ impl Authorizer {
             claimed,
             at,
         };
-        let denied = |rule, reason| Denial::new(ErrorCode::PolicyDenied, rule, reason);
-        match engine.judge_traced(&question, trace) {
+        self.enforced(engine.judge_traced(&question, trace))
+    }
+
+    /// Returns what follows from the verdict of the engine, which is not enforced in shadow.
+    pub(crate) fn enforced(&self, verdict: Result<Verdict, EngineError>) -> Result<Judged, Denial> {
+        let denial = match verdict {
             Ok(Verdict::Permit { rule, approval }) => {
-                let approval = approval.map(|(rule, by)| ApprovalNeed { rule, by });
-                Ok((rule, approval))
+                let need = approval.map(|(rule, by)| ApprovalNeed { rule, by });
+                return Ok(match need {
+                    Some(ApprovalNeed { rule, .. }) if self.is_shadow => {
+                        let reason = "the rule would ask for an approval".to_owned();
+                        Judged::in_shadow(DecisionSummary { rule, reason })
+                    }
+                    need => Judged::by(rule, need),
+                });
             }
-            Ok(Verdict::Deny { rule, reason }) => Err(denied(DenialRule::Engine(rule), reason)),
-            Err(error) => Err(Denial::of_engine(error)),
+            Ok(Verdict::Deny { rule, reason }) => {
+                Denial::new(ErrorCode::PolicyDenied, DenialRule::Engine(rule), reason)
+            }
+            Err(error) => Denial::of_engine(error),
+        };
+        match self.is_shadow {
+            true => Ok(Judged::in_shadow(denial.summary())),
+            false => Err(denial),
         }
     }
 
@@ -439,8 +482,29 @@ impl Authorizer {
         else {
             return (self.clone(), RuleFit::default());
         };
+        // Rules in shadow must not stop a tool.
+        let failures = if self.is_shadow { BTreeMap::new() } else { failures };
         // The digest of the rules is the same, and so is the version.
         (Self { engine: Some(engine), ..self.clone() }, RuleFit { failures, findings })
+    }
+}
+
+/// What the rules permit.
+#[derive(Debug)]
+pub(crate) struct Judged {
+    pub(crate) rule: String,
+    pub(crate) approval: Option<ApprovalNeed>,
+    /// What they would have decided, if they are not enforced.
+    pub(crate) shadow: Option<DecisionSummary>,
+}
+
+impl Judged {
+    fn by(rule: String, approval: Option<ApprovalNeed>) -> Self {
+        Self { rule, approval, shadow: None }
+    }
+
+    fn in_shadow(decision: DecisionSummary) -> Self {
+        Self { rule: "shadow".to_owned(), approval: None, shadow: Some(decision) }
     }
 }
 

@@ -76,9 +76,13 @@ impl Denial {
         Self { cause: Some(error.0), ..denial }
     }
 
-    /// Returns the denial as records store it.
+    /// Returns the denial as records store it, which only operators read.
     #[must_use]
     pub fn summary(&self) -> DecisionSummary {
-        DecisionSummary { rule: self.rule.as_str().to_owned(), reason: self.reason.clone() }
+        let reason = match &self.cause {
+            Some(cause) => format!("{}: {cause}", self.reason),
+            None => self.reason.clone(),
+        };
+        DecisionSummary { rule: self.rule.as_str().to_owned(), reason }
     }
 }

@@ -5,6 +5,7 @@
 use serde::Serialize;
 use toolbooth_contracts::ErrorCode;
 use toolbooth_contracts::charge::Charge;
+use toolbooth_contracts::event::DecisionSummary;
 
 use crate::authorizer::{AskedCall, Authorizer, Permit, ToolStatus};
 use crate::denial::{Denial, DenialRule};
@@ -205,9 +206,13 @@ impl Authorizer {
 }
 
 impl Explanation {
-    /// Adds the approval and the charges of a permit.
+    /// Adds the approval and the charges of a permit, and what rules in shadow would have decided.
     fn add_permit(&mut self, permit: &Permit) {
         for step in &mut self.steps {
+            if let ("rules", Some(shadow)) = (step.step, permit.shadow()) {
+                let DecisionSummary { rule, reason } = shadow;
+                step.saw = format!("{}; in shadow: `{rule}`: {reason}", step.saw);
+            }
             match (step.step, permit.approval()) {
                 ("approval", Some(need)) => {
                     step.saw = format!("`{}` asks for one", need.rule);

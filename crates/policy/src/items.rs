@@ -6,9 +6,9 @@ use toolbooth_contracts::event::DecisionSummary;
 use toolbooth_contracts::port::ItemKind;
 use toolbooth_contracts::{CallContext, Caller, ErrorCode};
 
-use crate::authorizer::{Authorizer, ToolStatus};
+use crate::authorizer::{Authorizer, Judged, ToolStatus};
 use crate::denial::{Denial, DenialRule};
-use crate::engine::{ItemQuestion, Verdict};
+use crate::engine::ItemQuestion;
 
 /// A prompt, a resource or a template, as the policy identifies it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,9 +41,16 @@ fn permission(kind: ItemKind) -> &'static str {
 #[must_use]
 pub struct ItemPermit {
     rule: String,
+    shadow: Option<DecisionSummary>,
 }
 
 impl ItemPermit {
+    /// As [`crate::Permit::shadow`].
+    #[must_use]
+    pub fn shadow(&self) -> Option<&DecisionSummary> {
+        self.shadow.as_ref()
+    }
+
     /// Returns the permit as records store it.
     #[must_use]
     pub fn summary(&self) -> DecisionSummary {
@@ -68,21 +75,19 @@ impl Authorizer {
     ) -> Result<ItemPermit, Denial> {
         self.item_access(caller, item, status)?;
         let Some(engine) = &self.engine else {
-            return Ok(ItemPermit { rule: "default".to_owned() });
+            return Ok(ItemPermit { rule: "default".to_owned(), shadow: None });
         };
-        let deny =
-            |rule: DenialRule, reason: &str| Denial::new(ErrorCode::PolicyDenied, rule, reason);
         let grants = self.rights(caller).map(|rights| rights.grants.as_slice());
         let grants = grants.unwrap_or_default();
         let caller = caller.identity();
-        match engine.judge_item(&ItemQuestion { caller, grants, item, claimed, at }) {
-            Ok(Verdict::Permit { rule, approval: None }) => Ok(ItemPermit { rule }),
-            Ok(Verdict::Permit { approval: Some((rule, _)), .. }) => Err(deny(
-                DenialRule::Engine(rule),
+        let verdict = engine.judge_item(&ItemQuestion { caller, grants, item, claimed, at });
+        match self.enforced(verdict)? {
+            Judged { approval: Some(need), .. } => Err(Denial::new(
+                ErrorCode::PolicyDenied,
+                DenialRule::Engine(need.rule),
                 "this would need an approval, which only calls of tools can have",
             )),
-            Ok(Verdict::Deny { rule, reason }) => Err(deny(DenialRule::Engine(rule), &reason)),
-            Err(error) => Err(Denial::of_engine(error)),
+            Judged { rule, shadow, .. } => Ok(ItemPermit { rule, shadow }),
         }
     }
 
@@ -153,7 +158,7 @@ mod tests {
     use super::*;
     use crate::{
         CallerRights, CallerSets, EngineError, FeatureFlags, Grant, PolicyEngine, Question,
-        Whitelist,
+        Verdict, Whitelist,
     };
 
     fn patterns(texts: &[&str]) -> Vec<ToolPattern> {

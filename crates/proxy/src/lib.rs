@@ -22,6 +22,7 @@ mod proxy;
 mod refusal_limits;
 mod requests;
 mod server_error;
+mod shadow;
 mod shown;
 mod state;
 mod stops;

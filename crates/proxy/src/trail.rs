@@ -63,6 +63,8 @@ pub(crate) struct CallTrail {
     pub(crate) older_args_digests: Vec<String>,
     pub(crate) policy_version: String,
     pub(crate) decision: Option<DecisionSummary>,
+    /// What rules in shadow would have decided, until it is recorded.
+    pub(crate) shadow: Option<DecisionSummary>,
     pub(crate) warnings: Vec<String>,
 }
 
@@ -86,6 +88,7 @@ impl CallTrail {
             older_args_digests: Vec::new(),
             policy_version: String::new(),
             decision: None,
+            shadow: None,
             warnings: Vec::new(),
         };
         cut(&mut trail.tool_id);

@@ -16,6 +16,7 @@ use toolbooth_registry::WireNames;
 use toolbooth_registry::lock::{Approvals, Lock, LockFile};
 use toolbooth_registry::wire::{GivenNames, Naming, Prefix};
 
+use crate::config::RuleMode;
 use crate::config::lock::LockMode;
 use crate::config::{Config, Loaded, LockUse};
 use crate::failure::Failure;
@@ -91,9 +92,18 @@ pub(crate) fn authorizer(loaded: &Loaded) -> Result<Authorizer, Failure> {
             config.trust.approval.clone(),
             TrustLevels::with(config.trust.levels.clone()),
         );
-    Ok(match crate::rules::read(loaded)? {
-        Some(rules) => authorizer.with_engine(Arc::new(rules)),
-        None => authorizer,
+    let Some(rules) = crate::rules::read(loaded)? else {
+        return match config.policy.mode {
+            RuleMode::Enforce => Ok(authorizer),
+            RuleMode::Shadow => Err(Failure::configuration("`mode` has no effect without rules")
+                .at("policy.mode")
+                .hint("write `rules = \"rules\"`, or take `mode` out")),
+        };
+    };
+    let authorizer = authorizer.with_engine(Arc::new(rules));
+    Ok(match config.policy.mode {
+        RuleMode::Enforce => authorizer,
+        RuleMode::Shadow => authorizer.with_rules_in_shadow(),
     })
 }
 

@@ -172,3 +172,53 @@ fn costs_are_charged_to_the_caller_and_to_its_epic() {
     assert_eq!(charges(&tool, "key:a", None)[3], of("[\"key:a\",null]", 10));
     assert_eq!(charges(&tool, "local", None)[2..], [of("[\"local\"]", 50)]);
 }
+
+/// An engine with one verdict.
+struct Says(Result<Verdict, EngineError>);
+
+impl PolicyEngine for Says {
+    fn judge(&self, _: &Question<'_>) -> Result<Verdict, EngineError> {
+        self.0.clone()
+    }
+    fn version(&self) -> &str {
+        "0"
+    }
+}
+
+#[test]
+fn rules_in_shadow_pass_and_say_what_they_would_have_decided() {
+    let permit = |approval: Option<(String, Approvers)>| {
+        Ok(Verdict::Permit { rule: "yes".into(), approval })
+    };
+    let deny = Ok(Verdict::Deny { rule: "no".into(), reason: "No.".into() });
+    let broken = Err(EngineError("broken".into()));
+    let caller = Caller::authenticated(Identity::local());
+    for (verdict, told, enforced) in [
+        (permit(None), None, Some(false)),
+        (permit(Some(("ask".into(), Approvers::One))), Some("ask"), Some(true)),
+        (deny, Some("no"), None),
+        (broken, Some("engine-error"), None),
+    ] {
+        let policy = Authorizer::new(on()).with_engine(Arc::new(Says(verdict)));
+        let tool = contract("a.b", &[]);
+        let decide = |policy: &Authorizer| {
+            let access = policy.access(&caller, &tool, &ToolStatus::Active).unwrap();
+            policy.authorize(access, &call(&caller, &tool))
+        };
+        let decided = decide(&policy).ok().map(|permit| permit.approval().is_some());
+        assert_eq!(decided, enforced);
+        let shadow = policy.clone().with_rules_in_shadow();
+        assert_ne!(shadow.version(), policy.version());
+        let permit = decide(&shadow).unwrap();
+        assert_eq!(permit.shadow().map(|shadow| shadow.rule.as_str()), told);
+        assert!(permit.approval().is_none());
+    }
+    // The other steps hold.
+    let deny = Says(Ok(Verdict::Deny { rule: "no".into(), reason: "No.".into() }));
+    let shadow = Authorizer::new(on()).with_engine(Arc::new(deny)).with_rules_in_shadow();
+    let shadow = shadow.with_callers(ops());
+    let ops = Caller::authenticated(Identity::named("key:ops").unwrap());
+    let tool = contract("files.copy", &["write:db"]);
+    let access = shadow.access(&ops, &tool, &ToolStatus::Active).unwrap();
+    assert!(shadow.authorize(access, &call(&ops, &tool)).is_err());
+}

@@ -76,7 +76,7 @@ impl BoundRules {
             let rules = general.rules(set, tool.contract);
             let slice = slices
                 .entry(rules)
-                .or_insert_with_key(|rules| Arc::new(Slice::new(set, rules.clone())));
+                .or_insert_with_key(|rules| Arc::new(Slice::of_tools(set, rules.clone())));
             let (arguments, findings) = match typed.get(id) {
                 Some((arguments, findings)) => (Some(arguments.clone()), findings.clone()),
                 None => (None, Vec::new()),
@@ -96,7 +96,7 @@ impl BoundRules {
         }
         let items = match before {
             Some(before) => Arc::clone(&before.items),
-            None => Arc::new(Slice::new(set, general.items.clone())),
+            None => Arc::new(Slice::of_items(set, general.items.clone())),
         };
         Self { set: Arc::clone(set), tools: bound, items }
     }

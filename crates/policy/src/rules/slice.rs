@@ -4,7 +4,8 @@
 
 use std::sync::OnceLock;
 
-use cedar_policy::{Authorizer, Entities, PolicySet, Request, Response};
+use cedar_policy::pst::{self, ActionConstraint, ResourceConstraint, StaticPolicy};
+use cedar_policy::{Authorizer, Entities, Policy, PolicySet, Request, Response};
 use toolbooth_contracts::approval::Approvers;
 
 use super::reads::Reads;
@@ -17,6 +18,8 @@ use crate::error::EngineError;
 pub(super) struct Slice {
     pub(super) rules: Vec<usize>,
     pub(super) reads: Reads,
+    /// Whether the scopes of the rules are known to fit on the action and the resource.
+    fits: bool,
     sets: OnceLock<Result<Sets, EngineError>>,
 }
 
@@ -35,8 +38,14 @@ pub(super) struct Applying {
 }
 
 impl Slice {
-    pub(super) fn new(set: &RuleSet, rules: Vec<usize>) -> Self {
-        Self { reads: set.reads(&rules), rules, sets: OnceLock::new() }
+    /// The rules of tools: their scopes fit on these tools, so only the rest of them is evaluated.
+    pub(super) fn of_tools(set: &RuleSet, rules: Vec<usize>) -> Self {
+        Self { reads: set.reads(&rules), rules, fits: true, sets: OnceLock::new() }
+    }
+
+    /// The rules of prompts and resources.
+    pub(super) fn of_items(set: &RuleSet, rules: Vec<usize>) -> Self {
+        Self { reads: set.reads(&rules), rules, fits: false, sets: OnceLock::new() }
     }
 
     /// Returns the rules that apply.
@@ -53,7 +62,11 @@ impl Slice {
             let of = |forbids| {
                 let own = self.rules.iter().map(|index| set.rule(*index));
                 let own = own.filter(|rule| rule.forbids == forbids);
-                PolicySet::from_policies(own.map(|rule| rule.policy.clone()))
+                let policies = own.map(|rule| match self.fits {
+                    true => without_scope(&rule.policy),
+                    false => Ok(rule.policy.clone()),
+                });
+                PolicySet::from_policies(policies.collect::<Result<Vec<_>, _>>()?)
                     .map_err(|error| EngineError(error.to_string()))
             };
             Ok(Sets { permits: of(false)?, forbids: of(true)? })
@@ -68,6 +81,19 @@ impl Slice {
         };
         Ok(Applying { permits: of(&sets.permits)?, forbids: of(&sets.forbids)? })
     }
+}
+
+/// Returns a policy without the conditions of its scope on a single action or resource, which cost as much
+/// as other conditions.
+fn without_scope(policy: &Policy) -> Result<Policy, EngineError> {
+    let told = |error: &dyn std::error::Error| EngineError(error.to_string());
+    let mut body = policy.to_pst().map_err(|error| told(&error))?.body().clone();
+    body.action = ActionConstraint::Any;
+    if matches!(body.resource, ResourceConstraint::Eq(_) | ResourceConstraint::Is(_)) {
+        body.resource = ResourceConstraint::Any;
+    }
+    let body = StaticPolicy::try_from(body).map_err(|error| told(&error))?;
+    Policy::from_pst(pst::Policy::Static(body)).map_err(|error| told(&error))
 }
 
 fn satisfied(set: &RuleSet, answer: &Response) -> Result<Vec<usize>, EngineError> {

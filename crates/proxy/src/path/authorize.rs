@@ -22,7 +22,9 @@ pub(super) struct Authorized {
 pub(super) fn authorize(state: &ProxyState, guarded: Guarded) -> Result<Authorized, Refused> {
     let Guarded { mut found, access, arguments, natural_key, .. } = guarded;
     let trail = &mut found.entered.trail;
-    let at = state.parts.clock.now().text;
+    let policy = &found.world.policy;
+    // Only an engine asks for the time.
+    let at = if policy.has_engine() { state.parts.clock.now().text } else { String::new() };
     let call = AskedCall {
         caller: &trail.caller,
         contract: found.tool.contract(),
@@ -30,9 +32,10 @@ pub(super) fn authorize(state: &ProxyState, guarded: Guarded) -> Result<Authoriz
         claimed: &trail.context,
         at: &at,
     };
-    match found.world.policy.authorize(access, &call) {
+    match policy.authorize(access, &call) {
         Ok(permit) => {
             trail.decision = Some(permit.summary());
+            trail.shadow = permit.shadow().cloned();
             Ok(Authorized { found, permit, arguments, natural_key, _stage: () })
         }
         Err(denial) => Err(Refused::denied(found.entered.trail, denial)),

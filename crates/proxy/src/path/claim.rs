@@ -22,6 +22,7 @@ use super::keys;
 use super::resolve::FoundTool;
 use crate::entry::Refused;
 use crate::payload_retention::Intent;
+use crate::shadow;
 use crate::state::ProxyState;
 use crate::trail::CallTrail;
 use crate::world::World;
@@ -70,6 +71,7 @@ pub(super) async fn claim(
     authorized: Authorized,
 ) -> Result<ClaimedCall, Stop> {
     let Authorized { mut found, permit, arguments, natural_key, .. } = authorized;
+    found.entered.trail = shadow::record(state, found.entered.trail).await?;
     let contract = Arc::clone(found.tool.contract());
     let digester = state.parts.ledger.digester();
     let keys = keys::of_call(

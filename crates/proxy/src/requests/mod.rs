@@ -61,7 +61,7 @@ async fn run(
         return Err(Refused::new(entered.trail, ErrorCode::InvalidArgs).saying(message).into());
     }
     let verified = resolve::verify_source(state, entered).await?;
-    let permitted = resolve::resolve(state, verified)?;
+    let permitted = resolve::resolve(state, verified).await?;
     let answered = forward::forward(state, permitted).await?;
     Ok(answer::screen(state, answered)?)
 }

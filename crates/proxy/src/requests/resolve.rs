@@ -18,6 +18,7 @@ use super::target::Target;
 use crate::entry::{self, Arrival, Entered, Refused, SourceVerified};
 use crate::own_tools::READ_RESULT;
 use crate::server_error::bytes;
+use crate::shadow;
 use crate::state::ProxyState;
 use crate::trail::{CallTrail, Input};
 use crate::world::World;
@@ -92,10 +93,16 @@ pub(super) async fn verify_source(
 
 /// Resolves and authorizes a request in one world: the flag, the item, its visibility to the caller,
 /// its status, and the policy.
-pub(super) fn resolve(
+pub(super) async fn resolve(
     state: &ProxyState,
     verified: SourceVerified<Ask>,
 ) -> Result<Permitted, Refused> {
+    let mut permitted = judge(state, verified)?;
+    permitted.entered.trail = shadow::record(state, permitted.entered.trail).await?;
+    Ok(permitted)
+}
+
+fn judge(state: &ProxyState, verified: SourceVerified<Ask>) -> Result<Permitted, Refused> {
     let (mut entered, world) = verified.into_parts();
     entered.trail.policy_version = world.policy.version().to_owned();
     if let Err(denial) = world.policy.enabled() {
@@ -118,6 +125,7 @@ pub(super) fn resolve(
     match world.policy.permit_item(&trail.caller, &item, status, &trail.context, &at) {
         Ok(permit) => {
             let sent = json!([kind(&target.ask), name(&target.ask), arguments(&target.ask)]);
+            trail.shadow = permit.shadow().cloned();
             permitted(state, trail, &target, permit.summary(), &sent);
             Ok(Permitted { entered, target, uris: world.uris.clone(), _stage: () })
         }
@@ -158,6 +166,7 @@ fn resolve_kept_result(
     let permit = access.and_then(|access| world.policy.authorize(access, &call));
     match permit {
         Ok(permit) if permit.approval().is_none() => {
+            trail.shadow = permit.shadow().cloned();
             permitted(state, trail, &target, permit.summary(), &arguments);
             Ok(Permitted { entered, target, uris: world.uris.clone(), _stage: () })
         }

@@ -112,7 +112,7 @@ async fn run(state: &Arc<ProxyState>, request: SubscribeRequest) -> Result<Subsc
     let (conversation, _cancel) = Conversation::detached();
     let request = ServerRequest { ask, context, caller: caller.clone(), within };
     let verified = verify_source(state, enter(state, request, conversation)?).await?;
-    let Permitted { entered, target, uris, .. } = resolve(state, verified)?;
+    let Permitted { entered, target, uris, .. } = resolve(state, verified).await?;
     let Ask::Subscribe { uri: own } = &target.ask else {
         return Err(Refused::new(entered.trail, ErrorCode::InvalidArgs).into());
     };

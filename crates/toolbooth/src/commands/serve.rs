@@ -21,6 +21,7 @@ use toolbooth_server::peer::SocketDiagnostics;
 use super::{receipts, reload};
 use crate::certificate;
 use crate::compose::Runtime;
+use crate::config::RuleMode;
 use crate::config::{self, Loaded};
 use crate::door;
 use crate::failure::{Failure, OUT_OF_REACH};
@@ -254,6 +255,11 @@ async fn begin(runtime: &Runtime) {
             json!({ "policyVersion": world.policy().version() }),
         )
         .await;
+    if runtime.offline.loaded.config.policy.mode == RuleMode::Shadow {
+        crate::notice(
+            "risk: the rules are in shadow: what they would deny is recorded, and passes",
+        );
+    }
     crate::rules::report_warnings(runtime.offline.worlds.now().rule_fit());
     runtime.note_replaced(&runtime.offline.replaced).await;
     runtime.offline.catalogue.want_states().await;

@@ -36,6 +36,19 @@ pub(crate) struct Policy {
     pub(crate) whitelist: Option<Vec<ToolPattern>>,
     /// Rules in the Cedar language: a file, or a folder of files `NAME.cedar`; absent = no rules.
     pub(crate) rules: Option<PathBuf>,
+    /// Whether the rules are enforced.
+    pub(crate) mode: RuleMode,
+}
+
+/// Whether rules are enforced.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum RuleMode {
+    /// What the rules do not permit is denied.
+    #[default]
+    Enforce,
+    /// What the rules would deny is recorded, and passes.
+    Shadow,
 }
 
 /// The requirement of a permission.

@@ -1,0 +1,26 @@
+//! Records what rules in shadow would have decided.
+//!
+//! Path: 5. Doc: policy.md#shadow
+
+use toolbooth_contracts::ErrorCode;
+use toolbooth_contracts::event::AuditEventKind;
+
+use crate::entry::Refused;
+use crate::state::ProxyState;
+use crate::trail::CallTrail;
+
+/// Records the decision that was not enforced, if there is one. Without the record nothing runs.
+pub(crate) async fn record(
+    state: &ProxyState,
+    mut trail: Box<CallTrail>,
+) -> Result<Box<CallTrail>, Refused> {
+    let Some(decision) = trail.shadow.take() else { return Ok(trail) };
+    let mut event = trail.event(AuditEventKind::PolicyShadowDenied, &state.parts.clock.now());
+    event.decision = Some(decision);
+    match state.parts.ledger.record_events(vec![event]).await {
+        Ok(()) => Ok(trail),
+        Err(error) => Err(Refused::new(trail, ErrorCode::RecordUnavailable)
+            .retry_after(1_000)
+            .because(error.to_string())),
+    }
+}
