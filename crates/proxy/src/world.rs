@@ -193,6 +193,18 @@ impl World {
             .collect()
     }
 
+    /// Increases with each published change.
+    #[must_use]
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// Whether a tool is quarantined.
+    #[must_use]
+    pub fn is_quarantined(&self, tool_id: &str) -> bool {
+        matches!(self.statuses.get(tool_id), Some(ToolStatus::Quarantined(_)))
+    }
+
     /// Returns how the rules of the policy fit the tools.
     #[must_use]
     pub fn rule_fit(&self) -> &RuleFit {

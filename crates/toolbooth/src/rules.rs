@@ -68,13 +68,14 @@ pub(crate) fn read(loaded: &Loaded) -> Result<Option<Arc<RuleSet>>, Failure> {
         let name = name(loaded, &path);
         let text = text(&path, &name)?;
         let cases = cases_of(&path);
-        let cases = match cases.exists() {
-            true => {
+        // A link to nothing is an error, and no missing file.
+        let cases = match std::fs::symlink_metadata(&cases) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+            _ => {
                 let name = self::name(loaded, &cases);
                 let text = self::text(&cases, &name)?;
                 Some((name, text))
             }
-            false => None,
         };
         all.push(RuleFile { name, text, cases });
     }

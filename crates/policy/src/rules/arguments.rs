@@ -12,8 +12,8 @@ use super::reads::Reads;
 
 /// Maximum depth of types; deeper ones are left out.
 const DEPTH_MAX: usize = 16;
-/// Maximum number of properties of one tool that rules can read; further ones are left out.
-const PROPERTIES_MAX: usize = 2_000;
+/// Maximum number of parts of a schema that are read; further ones are left out.
+const PARTS_MAX: usize = 10_000;
 
 /// The type of an argument.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,10 +44,15 @@ pub(super) struct ArgumentTypes {
 impl ArgumentTypes {
     /// Returns the types of an input schema.
     pub(super) fn of(schema: &Value) -> Self {
-        let mut reader = Reader { root: schema, left_out: BTreeMap::new(), properties: 0 };
+        let mut reader = Reader { root: schema, left_out: BTreeMap::new(), parts: 0 };
+        let none = || ArgumentType::Record(BTreeMap::new());
         let record = match reader.read(schema, "", 0) {
             Ok((record @ ArgumentType::Record(_), _)) => record,
-            _ => ArgumentType::Record(BTreeMap::new()),
+            Ok(_) => none(),
+            Err(reason) => {
+                reader.left_out.insert(String::new(), reason);
+                none()
+            }
         };
         Self { record, left_out: reader.left_out }
     }
@@ -66,7 +71,7 @@ type Nullable = (ArgumentType, bool);
 struct Reader<'s> {
     root: &'s Value,
     left_out: BTreeMap<String, &'static str>,
-    properties: usize,
+    parts: usize,
 }
 
 impl<'s> Reader<'s> {
@@ -80,6 +85,10 @@ impl<'s> Reader<'s> {
         if depth > DEPTH_MAX {
             return Err("its schema is too deep");
         }
+        self.parts += 1;
+        if self.parts > PARTS_MAX {
+            return Err("the schema of the tool is too large");
+        }
         let Value::Object(schema) = schema else { return Err("any value fits its schema") };
         if let Some(reference) = schema.get("$ref") {
             let found = reference.as_str().and_then(|text| text.strip_prefix('#'));
@@ -90,13 +99,16 @@ impl<'s> Reader<'s> {
                 depth + 1,
             );
         }
-        for name in ["anyOf", "oneOf"] {
-            if let Some(Value::Array(choices)) = schema.get(name) {
-                return self.read_choices(choices, at, depth);
+        // Beside a type, choices only narrow its values.
+        if !schema.contains_key("type") {
+            for name in ["anyOf", "oneOf"] {
+                if let Some(Value::Array(choices)) = schema.get(name) {
+                    return self.read_choices(choices, at, depth);
+                }
             }
-        }
-        if schema.contains_key("allOf") {
-            return Err("its schema is composed by `allOf`");
+            if schema.contains_key("allOf") {
+                return Err("its schema is composed by `allOf`");
+            }
         }
         let (name, nullable) = match schema.get("type") {
             Some(Value::String(name)) => (name.as_str(), false),
@@ -161,12 +173,7 @@ impl<'s> Reader<'s> {
         for (name, own) in schema.get("properties").and_then(Value::as_object).into_iter().flatten()
         {
             let at = format!("{at}/{}", name.replace('~', "~0").replace('/', "~1"));
-            self.properties += 1;
-            let read = match self.properties > PROPERTIES_MAX {
-                true => Err("the tool has too many arguments"),
-                false => self.read(own, &at, depth + 1),
-            };
-            match read {
+            match self.read(own, &at, depth + 1) {
                 Ok((of, nullable)) => {
                     let required = required(name) && !nullable;
                     record.insert(name.clone(), Property { of, required });
@@ -213,6 +220,18 @@ pub(super) struct NotExact {
 }
 
 impl ArgumentType {
+    /// Returns the JSON pointer of a part that rules read and that is not there.
+    pub(super) fn missing(&self, reads: &Reads) -> Option<String> {
+        let Self::Record(record) = self else { return None };
+        reads.parts().find_map(|(name, reads)| {
+            let own = match record.get(name) {
+                None => Some(String::new()),
+                Some(property) => property.of.missing(reads),
+            };
+            own.map(|rest| format!("/{name}{rest}"))
+        })
+    }
+
     fn names<'t>(&'t self, names: &mut Vec<&'t str>) {
         match self {
             Self::Record(record) => {
@@ -280,6 +299,12 @@ impl ArgumentType {
                 Ok(RestrictedExpression::new_set(all?))
             }
             (Self::Record(record), Value::Object(members)) => {
+                let is_known = |(name, member): (&String, &Value)| {
+                    record.contains_key(name) || member.is_null()
+                };
+                if reads.is_everything() && !members.iter().all(is_known) {
+                    return Err(wrong("has members that rules cannot read"));
+                }
                 let mut fields = Vec::new();
                 for (name, property) in record {
                     let Some(reads) = reads.of(name) else { continue };
@@ -335,6 +360,28 @@ mod tests {
         assert_eq!(of("a/b")["type"], "Boolean");
         let left_out: Vec<&str> = types.left_out.keys().map(String::as_str).collect();
         assert_eq!(left_out, ["/any", "/free/*", "/loop", "/mixed"]);
+    }
+
+    #[test]
+    fn schemas_with_choices_are_bounded_and_what_they_narrow_is_read() {
+        let narrowed = ArgumentTypes::of(&json!({
+            "type": "object", "properties": { "a": { "type": "string" } },
+            "anyOf": [{ "required": ["a"] }, { "required": ["b"] }],
+        }));
+        assert_eq!(narrowed.names(), ["a"]);
+        let composed = ArgumentTypes::of(&json!({ "allOf": [{ "type": "object" }] }));
+        assert!(composed.left_out.contains_key(""));
+        let mut defs = Map::new();
+        defs.insert("d5".to_owned(), json!({ "type": "string" }));
+        for level in 0..5 {
+            let next = json!({ "$ref": format!("#/$defs/d{}", level + 1) });
+            let choice = json!({ "type": "array", "items": next });
+            defs.insert(format!("d{level}"), json!({ "anyOf": vec![choice; 100] }));
+        }
+        let many = ArgumentTypes::of(&json!({
+            "type": "object", "properties": { "a": { "$ref": "#/$defs/d0" } }, "$defs": defs,
+        }));
+        assert_eq!(many.left_out.keys().collect::<Vec<_>>(), ["/a"]);
     }
 
     #[test]

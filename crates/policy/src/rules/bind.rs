@@ -15,6 +15,7 @@ use super::schema;
 use super::scope::Group;
 use super::set::RuleSet;
 use super::slice::Slice;
+use super::source::Rule;
 use crate::engine::EngineTool;
 use crate::rule_finding::{RuleCode, RuleFinding};
 
@@ -242,6 +243,29 @@ fn typed_rules(set: &RuleSet, contract: &ToolContract) -> Typed {
         }
         .of_tool(id)
     });
-    let findings = findings.collect();
+    let mut findings: Vec<RuleFinding> = findings.collect();
+    if !findings.iter().any(|finding| finding.code.is_error()) {
+        findings
+            .extend(rules.iter().filter_map(|index| unreadable(set.rule(*index), &arguments, id)));
+    }
     (arguments, findings)
+}
+
+/// Returns the finding of a rule that reads an argument that it cannot read. The language would take it for
+/// missing where the rule looks whether it is there.
+fn unreadable(rule: &Rule, arguments: &ArgumentTypes, tool: &str) -> Option<RuleFinding> {
+    let pointer = arguments.record.missing(&*rule.reads.of("args")?)?;
+    let reason = arguments
+        .left_out
+        .iter()
+        .filter(|(own, _)| pointer.starts_with(own.trim_end_matches('*')))
+        .max_by_key(|(own, _)| own.len())
+        .map_or("the input schema of the tool does not name it", |(_, reason)| reason);
+    let message = format!("`{}` reads the argument `{pointer}`, which rules cannot read", rule.id);
+    let finding = RuleFinding::new(RuleCode::Type, rule.place.clone(), message).of_tool(tool);
+    let name = pointer.rsplit('/').next().unwrap_or_default();
+    Some(match nearest(name, arguments.names()) {
+        Some(near) => finding.hint(format!("{reason}; is `{near}` meant?")),
+        None => finding.hint(reason),
+    })
 }

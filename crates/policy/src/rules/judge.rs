@@ -63,8 +63,13 @@ impl BoundRules {
     /// Adds the rules that apply to a trace.
     pub(super) fn trace(&self, applying: &Applying, trace: Option<&mut Vec<String>>) {
         let Some(trace) = trace else { return };
-        let told = |rules: &[usize], verb: &str| {
-            rules.iter().map(|i| format!("`{}` {verb}", self.set.rule(*i).id)).collect::<Vec<_>>()
+        let told = |rules: &[usize], verb: &str| -> Vec<String> {
+            let rules = rules.iter().map(|index| self.set.rule(*index));
+            let told = rules.map(|rule| match &rule.owner {
+                Some(owner) => format!("`{}` {verb} (ask: {owner})", rule.id),
+                None => format!("`{}` {verb}", rule.id),
+            });
+            told.collect()
         };
         trace.extend(told(&applying.forbids, "forbids"));
         trace.extend(told(&applying.permits, "permits"));

@@ -35,7 +35,12 @@ fn tools() -> Vec<ToolContract> {
 }
 
 /// A scope and whether it names tools, so that arguments can be read.
-const SCOPES: [(&str, bool); 7] = [
+const SCOPES: [(&str, bool); 9] = [
+    ("action in Action::\"read\", resource == Tool::\"pay.refund\"", true),
+    (
+        "action in [Action::\"write\", Action::\"files.read\"], resource == Tool::\"files.read\"",
+        true,
+    ),
     ("action, resource", false),
     ("action in Action::\"write\", resource", false),
     ("action in Action::\"pay.*\", resource", false),
@@ -82,7 +87,7 @@ impl RandomRule {
 
 fn rule() -> impl Strategy<Value = RandomRule> {
     let approval = prop_oneof![4 => Just(None), 1 => Just(Some("one")), 1 => Just(Some("two")), 1 => Just(Some("self"))];
-    (any::<bool>(), 0..7_usize, 0..8_usize, approval).prop_map(
+    (any::<bool>(), 0..9_usize, 0..8_usize, approval).prop_map(
         |(forbids, scope, condition, approval)| RandomRule { forbids, scope, condition, approval },
     )
 }

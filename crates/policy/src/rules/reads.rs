@@ -44,6 +44,16 @@ impl Reads {
         }
     }
 
+    /// Whether everything is read, not only parts with a name.
+    pub(super) fn is_everything(&self) -> bool {
+        self.everything
+    }
+
+    /// Returns the parts with a name that are read.
+    pub(super) fn parts(&self) -> impl Iterator<Item = (&String, &Self)> {
+        self.parts.iter()
+    }
+
     /// Returns what the conditions of a rule read of the context.
     pub(super) fn of_rule(rule: &Template) -> Self {
         let mut reads = Self::default();

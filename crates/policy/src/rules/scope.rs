@@ -79,7 +79,7 @@ pub(super) fn action_of(tool_id: &str) -> String {
 
 /// Returns the tool id of an action's name that is no group.
 pub(super) fn tool_of(action: &str) -> &str {
-    action.strip_prefix("tool:").unwrap_or(action)
+    action.strip_prefix("tool:").filter(|id| Group::parse(id).is_some()).unwrap_or(action)
 }
 
 /// The tools and items that a rule is about.

@@ -15,9 +15,12 @@ use super::cases::{self, Case};
 use super::reads::Reads;
 use super::schema;
 use super::scope::Group;
-use super::source::{self, Rule, RuleFile, offset};
+use super::source::{self, RULES_MAX, Rule, RuleFile, offset};
 use crate::error::EngineError;
 use crate::rule_finding::{Place, RuleCode, RuleFinding};
+
+/// The stack on which rules are read.
+const STACK_BYTES: usize = 256 << 20;
 
 /// A set of rules. It judges nothing before it is bound to tools.
 #[derive(Debug)]
@@ -41,6 +44,19 @@ impl RuleSet {
     /// # Errors
     /// All findings, if one of them is an error.
     pub fn read(files: &[RuleFile]) -> Result<Arc<Self>, Vec<RuleFinding>> {
+        // The language reads nested conditions by recursion.
+        std::thread::scope(|scope| {
+            let builder = std::thread::Builder::new().stack_size(STACK_BYTES);
+            let reading = builder.spawn_scoped(scope, || Self::read_here(files));
+            reading.ok().and_then(|reading| reading.join().ok())
+        })
+        .unwrap_or_else(|| {
+            let place = Place::of(files.first().map_or("rules", |file| &file.name), "", 0);
+            Err(vec![RuleFinding::new(RuleCode::Syntax, place, "the rules cannot be read")])
+        })
+    }
+
+    fn read_here(files: &[RuleFile]) -> Result<Arc<Self>, Vec<RuleFinding>> {
         let mut findings = Vec::new();
         let (mut rules, mut cases) = (Vec::new(), Vec::new());
         for file in files {
@@ -48,6 +64,11 @@ impl RuleSet {
             if let Some((name, text)) = &file.cases {
                 cases.extend(cases::read(name, text, &mut findings));
             }
+        }
+        if rules.len() > RULES_MAX {
+            let place = Place::of(files.first().map_or("rules", |file| &file.name), "", 0);
+            let message = format!("there are more than {RULES_MAX} rules");
+            return Err(vec![RuleFinding::new(RuleCode::Syntax, place, message)]);
         }
         let mut known: HashMap<&str, &Place> = HashMap::new();
         for rule in &rules {
@@ -119,17 +140,17 @@ impl RuleSet {
         let general: Vec<usize> =
             (0..self.rules.len()).filter(|index| self.rule(*index).scope.is_general()).collect();
         let mentioned = self.mentioned(&general);
-        let mut findings = Vec::new();
-        for in_groups in [true, false] {
-            let found = schema::of_any(&mentioned, in_groups);
-            for finding in self.validate(&general, found, &[]) {
-                // A group that such a schema leaves empty makes a rule look impossible.
-                let is_known = findings.iter().any(|known: &RuleFinding| {
-                    known.place == finding.place && known.code == finding.code
-                });
-                if finding.code.is_error() && !is_known {
-                    findings.push(about_items(finding));
-                }
+        let [grouped, others] = [true, false]
+            .map(|in_groups| self.validate(&general, schema::of_any(&mentioned, in_groups), &[]));
+        let mut findings: Vec<RuleFinding> = Vec::new();
+        for finding in grouped.iter().chain(&others) {
+            let is =
+                |known: &RuleFinding| known.place == finding.place && known.code == finding.code;
+            // A rule about a group looks impossible where the group is empty.
+            let holds =
+                finding.code.is_error() || (grouped.iter().any(is) && others.iter().any(is));
+            if holds && !findings.iter().any(is) {
+                findings.push(about_items(finding.clone()));
             }
         }
         findings
@@ -219,13 +240,6 @@ impl RuleSet {
 /// Returns the finding of a general rule with the correction that fits it.
 fn about_items(finding: RuleFinding) -> RuleFinding {
     let has = |text: &str| finding.message.contains(text);
-    if has("attribute `args") {
-        return RuleFinding {
-            message: "only a rule that names its tools can read arguments".to_owned(),
-            ..finding
-        }
-        .hint("write `action == Action::\"TOOL\"` or `action in [Action::\"TOOL\", …]`");
-    }
     match has("type `Prompt`") || has("type `Resource`") {
         true => finding.hint(
             "the rule is about prompts and resources too; write `resource is Tool` in its scope",

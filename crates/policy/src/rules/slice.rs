@@ -4,8 +4,7 @@
 
 use std::sync::OnceLock;
 
-use cedar_policy::pst::{self, ActionConstraint, ResourceConstraint, StaticPolicy};
-use cedar_policy::{Authorizer, Entities, Policy, PolicySet, Request, Response};
+use cedar_policy::{Authorizer, Entities, PolicySet, Request, Response};
 use toolbooth_contracts::approval::Approvers;
 
 use super::reads::Reads;
@@ -63,11 +62,10 @@ impl Slice {
                 let own = self.rules.iter().map(|index| set.rule(*index));
                 let own = own.filter(|rule| rule.forbids == forbids);
                 let policies = own.map(|rule| match self.fits {
-                    true => without_scope(&rule.policy),
-                    false => Ok(rule.policy.clone()),
+                    true => rule.unscoped.clone(),
+                    false => rule.policy.clone(),
                 });
-                PolicySet::from_policies(policies.collect::<Result<Vec<_>, _>>()?)
-                    .map_err(|error| EngineError(error.to_string()))
+                PolicySet::from_policies(policies).map_err(|error| EngineError(error.to_string()))
             };
             Ok(Sets { permits: of(false)?, forbids: of(true)? })
         });
@@ -81,19 +79,6 @@ impl Slice {
         };
         Ok(Applying { permits: of(&sets.permits)?, forbids: of(&sets.forbids)? })
     }
-}
-
-/// Returns a policy without the conditions of its scope on a single action or resource, which cost as much
-/// as other conditions.
-fn without_scope(policy: &Policy) -> Result<Policy, EngineError> {
-    let told = |error: &dyn std::error::Error| EngineError(error.to_string());
-    let mut body = policy.to_pst().map_err(|error| told(&error))?.body().clone();
-    body.action = ActionConstraint::Any;
-    if matches!(body.resource, ResourceConstraint::Eq(_) | ResourceConstraint::Is(_)) {
-        body.resource = ResourceConstraint::Any;
-    }
-    let body = StaticPolicy::try_from(body).map_err(|error| told(&error))?;
-    Policy::from_pst(pst::Policy::Static(body)).map_err(|error| told(&error))
 }
 
 fn satisfied(set: &RuleSet, answer: &Response) -> Result<Vec<usize>, EngineError> {

@@ -4,19 +4,26 @@
 
 use std::str::FromStr;
 
-use cedar_policy::{Effect, Policy, PolicyId, PolicySet};
+use cedar_policy::pst::{self, StaticPolicy, Template};
+use cedar_policy::{ActionConstraint, Effect, Policy, PolicyId, PolicySet};
 use miette::Diagnostic;
 use toolbooth_contracts::approval::Approvers;
 use toolbooth_contracts::id::nearest;
 
 use super::reads::Reads;
-use super::scope::{Scope, actions};
+use super::scope::{Group, Scope, actions, id_of};
 use crate::rule_finding::{Place, RuleCode, RuleFinding};
 
 /// Maximum length of a file of rules or cases, in bytes.
 pub const RULE_FILE_BYTES_MAX: usize = 4 << 20;
 /// Maximum number of rules in a set.
-const RULES_MAX: usize = 20_000;
+pub(super) const RULES_MAX: usize = 20_000;
+/// Maximum length of one rule, in bytes.
+const RULE_BYTES_MAX: usize = 64 << 10;
+/// Maximum number of operators and dots in one rule, and of brackets within one another: the language reads,
+/// and gives up, conditions by recursion.
+const OPERATORS_MAX: usize = 2_000;
+const NESTED_MAX: usize = 100;
 /// Maximum length of the text of an annotation, in characters.
 const ANNOTATION_MAX: usize = 500;
 
@@ -36,8 +43,11 @@ pub struct RuleFile {
 pub(super) struct Rule {
     pub(super) id: String,
     pub(super) policy: Policy,
+    /// The same for the tools that the scope is known to fit.
+    pub(super) unscoped: Policy,
     pub(super) forbids: bool,
     pub(super) reason: Option<String>,
+    pub(super) owner: Option<String>,
     pub(super) approval: Option<Approvers>,
     pub(super) place: Place,
     pub(super) scope: Scope,
@@ -55,6 +65,10 @@ pub(super) fn rules(file: &RuleFile, findings: &mut Vec<RuleFinding>) -> Vec<Rul
         findings.push(whole(RuleCode::Syntax, message));
         return Vec::new();
     }
+    if let Err(message) = check_depth(&file.text) {
+        findings.push(whole(RuleCode::Syntax, message));
+        return Vec::new();
+    }
     let set = match PolicySet::from_str(&file.text) {
         Ok(set) => set,
         Err(errors) => {
@@ -62,10 +76,6 @@ pub(super) fn rules(file: &RuleFile, findings: &mut Vec<RuleFinding>) -> Vec<Rul
             return Vec::new();
         }
     };
-    if set.num_of_policies() > RULES_MAX {
-        findings.push(whole(RuleCode::Syntax, format!("there are more than {RULES_MAX} rules")));
-        return Vec::new();
-    }
     if let Some(template) = set.templates().next() {
         let message = format!("`{}` is a template; a rule has no `?principal`", template.id());
         findings.push(whole(RuleCode::Syntax, message));
@@ -89,6 +99,32 @@ pub(super) fn rules(file: &RuleFile, findings: &mut Vec<RuleFinding>) -> Vec<Rul
         rules.extend(rule(file, policy, Place::of(&file.name, &file.text, at), findings));
     }
     rules
+}
+
+/// Checks that no rule is nested too deeply, by its text. A rule ends with `;`, which is elsewhere in texts and
+/// comments only.
+fn check_depth(text: &str) -> Result<(), String> {
+    for rule in text.split(';') {
+        if rule.len() > RULE_BYTES_MAX {
+            return Err(format!("a rule has more than {RULE_BYTES_MAX} bytes"));
+        }
+        let (mut operators, mut nested) = (0_usize, 0_usize);
+        for byte in rule.bytes() {
+            match byte {
+                b'(' | b'[' | b'{' => nested += 1,
+                b')' | b']' | b'}' => nested = nested.saturating_sub(1),
+                b'.' | b'&' | b'|' | b'+' | b'-' | b'*' | b'!' => operators += 1,
+                _ => (),
+            }
+            if nested > NESTED_MAX {
+                return Err(format!("a rule has more than {NESTED_MAX} brackets in one another"));
+            }
+        }
+        if operators > OPERATORS_MAX {
+            return Err(format!("a rule has more than {OPERATORS_MAX} operators and dots"));
+        }
+    }
+    Ok(())
 }
 
 fn rule(
@@ -140,19 +176,67 @@ fn rule(
     };
     let reads = Reads::of_rule(body.body());
     let policy = policy.new_id(PolicyId::new(id));
+    let unscoped = match without_scope(body.body()) {
+        Ok(unscoped) => unscoped.new_id(PolicyId::new(id)),
+        Err(error) => {
+            wrong(format!("`{id}` cannot be read: {error}"), "write it in another way");
+            return None;
+        }
+    };
+    if let ActionConstraint::Eq(action) = policy.action_constraint()
+        && Group::parse(&id_of(&action)).is_some()
+    {
+        wrong(
+            format!("`{id}` never applies: {action} is a group"),
+            &format!("write `action in {action}`"),
+        );
+        return None;
+    }
+    let scope = Scope::of(&policy);
+    if scope == Scope::default() {
+        wrong(
+            format!("`{id}` never applies: no tool and no item fits its action and its resource"),
+            "name the same tool in both, or in one of them",
+        );
+        return None;
+    }
+    if scope.is_general() && reads.of("args").is_some() {
+        let message = "only a rule that names its tools can read arguments";
+        let finding = RuleFinding::new(RuleCode::Type, place.clone(), message);
+        findings.push(
+            finding.hint("write `action == Action::\"TOOL\"` or `action in [Action::\"TOOL\", …]`"),
+        );
+        return None;
+    }
     let rule = Rule {
         id: id.to_owned(),
         forbids: policy.effect() == Effect::Forbid,
         reason: policy.annotation("reason").map(str::to_owned),
+        owner: policy.annotation("owner").map(str::to_owned),
         approval,
-        scope: Scope::of(&policy),
+        scope,
         actions: actions(&policy).into_iter().collect(),
         reads,
         place,
         policy,
+        unscoped,
     };
     debug_assert!(!file.name.is_empty(), "findings name the file");
     is_whole.then_some(rule)
+}
+
+/// Returns a policy without the conditions of its scope on the action and on the type of the resource, which
+/// cost as much as other conditions. Where it names a resource, both stay.
+fn without_scope(rule: &Template) -> Result<Policy, String> {
+    let mut body = rule.clone();
+    if !matches!(body.resource, pst::ResourceConstraint::Eq(_)) {
+        body.action = pst::ActionConstraint::Any;
+        if matches!(body.resource, pst::ResourceConstraint::Is(_)) {
+            body.resource = pst::ResourceConstraint::Any;
+        }
+    }
+    let body = StaticPolicy::try_from(body).map_err(|error| error.to_string())?;
+    Policy::from_pst(pst::Policy::Static(body)).map_err(|error| error.to_string())
 }
 
 /// Returns the finding of an error of the language.

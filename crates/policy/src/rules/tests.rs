@@ -151,7 +151,29 @@ fn findings_have_their_place_and_a_correction() {
         (pay("context.args.cents > 5"), "mistyped-rule", "4:8", "`context.args has cents &&"),
         (pay("context.args.note == \"x\""), "mistyped-rule", "4:8", "`/note`"),
         (pay("context.args.to > 5"), "mistyped-rule", "4:8", "Long"),
-        (any("context.args has to"), "mistyped-rule", "3:8", "names its tools"),
+        (any("context.args has to"), "mistyped-rule", "1:1", "names its tools"),
+        (any("context has args && context.args has to"), "mistyped-rule", "1:1", "names its tools"),
+        (pay("!(context.args has cent)"), "mistyped-rule", "2:1", "`cents` meant"),
+        (pay("!(context.args has note)"), "mistyped-rule", "2:1", "its schema names no type"),
+        (
+            format!("@id(\"a\") {}", all.replace("action,", "action == Action::\"call\",")),
+            "invalid-annotation",
+            "1:1",
+            "`action in Action::\"call\"`",
+        ),
+        (
+            "@id(\"a\") permit (principal, action == Action::\"a.b\", resource == Tool::\"c.d\");"
+                .to_owned(),
+            "invalid-annotation",
+            "1:1",
+            "never applies",
+        ),
+        (
+            "@id(\"a\") forbid (principal is Tool, action, resource);".to_owned(),
+            "impossible-rule",
+            "1:1",
+            "never applies",
+        ),
         (any("resource.category == \"llm\""), "mistyped-rule", "3:8", "`resource is Tool`"),
         (pay("principal in Grup::\"x\""), "mistyped-rule", "4:21", "`Group`"),
         (
@@ -264,7 +286,7 @@ fn groups_callers_tools_and_time_are_what_they_are() {
     assert!(in_scope(facts, read()) && !in_scope(facts, pay()));
     let named_read = tool("read", &json!({ "to": { "type": "string" } }), &json!({}));
     assert!(in_scope("(principal, action == Action::\"tool:read\", resource)", named_read.clone()));
-    assert!(!in_scope("(principal, action == Action::\"read\", resource)", named_read));
+    assert!(!in_scope("(principal, action == Action::\"files.read\", resource)", named_read));
 }
 
 #[test]
@@ -285,6 +307,63 @@ fn an_approval_is_asked_for_by_a_forbid_always_and_by_a_permit_alone() {
     assert_eq!(judged(&format!("{three}{plain}")), "-never");
     let told = findings(&format!("{PERMIT}{}", rule("ask", "one", "permit")));
     assert!(told.len() == 1 && told[0].starts_with("approval-bypassed main.cedar:2:1"), "{told:?}");
+}
+
+#[test]
+fn a_scope_holds_as_it_is_written() {
+    for (scope, rule) in [
+        ("action in Action::\"read\", resource == Tool::\"pay.send\"", "-no-rule"),
+        ("action in Action::\"write\", resource == Tool::\"pay.send\"", "+r"),
+        (
+            "action in [Action::\"read\", Action::\"a.b\"], resource == Tool::\"pay.send\"",
+            "-no-rule",
+        ),
+        ("action == Action::\"tool:pay.send\", resource", "-no-rule"),
+    ] {
+        let text = format!("@id(\"r\") permit (principal, {scope});");
+        assert_eq!(judged(&text, Ask::new(pay(), json!({}))), rule, "{scope}");
+    }
+}
+
+#[test]
+fn a_record_that_is_compared_has_no_members_that_rules_cannot_see() {
+    let city = json!({ "type": "object", "properties": { "city": { "type": "string" } },
+        "required": ["city"] });
+    let tool = tool("pay.send", &json!({ "to": city }), &json!({}));
+    let rule = "@id(\"r\") permit (principal, action == Action::\"pay.send\", resource) \
+                when { context.args.to == {\"city\": \"Berlin\"} };";
+    let ask = |to: Value| judged(rule, Ask::new(tool.clone(), json!({ "to": to })));
+    assert_eq!(ask(json!({ "city": "Berlin" })), "+r");
+    assert_eq!(ask(json!({ "city": "Rome" })), "-no-rule");
+    assert!(ask(json!({ "city": "Berlin", "account": "x" })).starts_with("!the argument `/to`"));
+}
+
+#[test]
+fn rules_that_are_nested_too_deeply_are_refused() {
+    let of = |condition: &str| {
+        let text =
+            format!("@id(\"a\") permit (principal, action, resource) when {{ {condition} }};");
+        RuleSet::read(&[file(&text)])
+    };
+    // The deepest that are read are judged, also with a small stack.
+    let chain = |count: usize| format!("true{}", " && true".repeat(count));
+    let ifs = format!("{}true", "if true then true else ".repeat(2_500));
+    for deep in [chain(990), ifs] {
+        let set = of(&deep).unwrap_or_else(|findings| panic!("{findings:?}"));
+        let binding = bind(&set, &[pay()]);
+        let _ = decided(Ask::new(pay(), json!({})).of(&*binding.engine));
+    }
+    let sets = format!("{}1{} == [1]", "[".repeat(200), "]".repeat(200));
+    let attributes = format!("principal{} == 1", ".name".repeat(2_100));
+    for (deep, told) in [
+        (chain(1_001), "2000 operators"),
+        (attributes, "2000 operators"),
+        (sets, "100 brackets"),
+        ("x".repeat(70_000), "65536 bytes"),
+    ] {
+        let found = of(&deep).unwrap_err();
+        assert!(found[0].message.contains(told), "{told}: {found:?}");
+    }
 }
 
 #[test]

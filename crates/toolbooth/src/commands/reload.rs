@@ -37,7 +37,13 @@ async fn reload_policy(runtime: &Runtime, last: &mut LastRead) {
     let read = loaded.read_again().and_then(|now| {
         let now = last.loaded.insert(now);
         let authorizer = settings::authorizer(now)?;
-        rules::check(&runtime.offline.worlds.now().fit_of(&authorizer))?;
+        let world = runtime.offline.worlds.now();
+        let mut fit = world.fit_of(&authorizer);
+        // A tool that is quarantined holds up nothing: it stays in quarantine if the rules do not fit it.
+        fit.findings.retain(|finding| {
+            !finding.tool.as_ref().is_some_and(|tool| world.is_quarantined(tool))
+        });
+        rules::check(&fit)?;
         Ok((rest(&now.config), authorizer))
     });
     let (rest_now, authorizer) = match read {
@@ -90,9 +96,10 @@ fn rest(config: &Config) -> String {
 pub(super) async fn on_signal(runtime: &Runtime) {
     let Ok(mut hang_up) = signal(SignalKind::hangup()) else { return };
     while hang_up.recv().await.is_some() {
-        reload_policy(runtime, &mut LastRead::default()).await;
         reload_registry(runtime).await;
         reload_lock(runtime).await;
+        // The rules may be about what the registry has now.
+        reload_policy(runtime, &mut LastRead::default()).await;
         runtime.offline.catalogue.refresh_all().await;
     }
 }
@@ -111,11 +118,6 @@ pub(super) async fn watch_files(runtime: &Runtime) {
         tokio::time::sleep(WATCH_EVERY).await;
         // The content of the registry file is used once it is trusted.
         let now = ([stamp(&registry), trusted.and_then(stamp)], [stamp(&lock), stamp(&pins)]);
-        let file = loaded.file.as_deref().and_then(stamp);
-        let rules = rules::stamps(last.loaded.as_ref().unwrap_or(loaded));
-        if own.look((file, now.0[1], rules)) {
-            reload_policy(runtime, &mut last).await;
-        }
         if now.0 != known.0 {
             reload_registry(runtime).await;
         }
@@ -123,6 +125,13 @@ pub(super) async fn watch_files(runtime: &Runtime) {
             reload_lock(runtime).await;
         }
         known = now;
+        let file = loaded.file.as_deref().and_then(stamp);
+        let rules = rules::stamps(last.loaded.as_ref().unwrap_or(loaded));
+        // A policy that was refused is read again when the tools have changed.
+        let tools = last.refusal.as_ref().map(|_| runtime.offline.worlds.now().generation());
+        if own.look((file, now.0[1], rules, tools)) {
+            reload_policy(runtime, &mut last).await;
+        }
     }
 }
 
