@@ -494,13 +494,16 @@ fn the_gateways_own_files_are_seen_by_no_tool() {
         .write(
             "toolbooth.toml",
             &format!(
-                "# OWNSECRET\n[http]\ntls = {{ cert = \"open.txt\", key = \"door.pem\" }}\n{SCRIPTS}"
+                "# OWNSECRET\n[http]\ntls = {{ cert = \"open.txt\", key = \"door.pem\" }}\n\
+                 [policy]\nrules = \"own.cedar\"\n{SCRIPTS}"
             ),
         )
+        .write("own.cedar", "// OWNRULE\n@id(\"all\") permit (principal, action, resource);")
+        .write("own.cases.toml", "# OWNCASE\n")
         .write("door.pem", "KEYOFTHEDOOR")
         .write("open.txt", "open")
         .write("tools.registry.json", &registry(&[tool("t.run", "sh", "sandbox", 10_000, None)]));
-    let script = r#"{"script":"cat toolbooth.toml door.pem .toolbooth/* open.txt /etc/passwd; ls -la .toolbooth"}"#;
+    let script = r#"{"script":"cat toolbooth.toml door.pem own.cedar own.cases.toml .toolbooth/* open.txt /etc/passwd; ls -la .toolbooth"}"#;
     place.json(&["call", "calculator", "--args", r#"{"expression":"1"}"#]);
     // The command runs from another folder by an indirect path, and without namespaces.
     let elsewhere = tempfile::tempdir().unwrap();
@@ -517,7 +520,7 @@ fn the_gateways_own_files_are_seen_by_no_tool() {
     let (whole, _) = place.json(&["call", "t.run", "--args", script]);
     for said in [by_another_name, without.to_string(), whole.to_string()] {
         assert!(said.contains("open"), "{said}");
-        for own in ["OWNSECRET", "KEYOFTHEDOOR", "signing", "SQLite format"] {
+        for own in ["OWNSECRET", "KEYOFTHEDOOR", "OWNRULE", "OWNCASE", "signing", "SQLite format"] {
             assert!(!said.contains(own), "{own}: {said}");
         }
     }

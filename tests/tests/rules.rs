@@ -3,6 +3,7 @@
 //! Path: 5. Doc: policy.md#rules
 
 use serde_json::{Value, json};
+use toolbooth_tests::mcp::{Session, request};
 use toolbooth_tests::waiting::until;
 use toolbooth_tests::{Gateway, Place, repository};
 
@@ -179,6 +180,15 @@ fn a_tool_that_stops_fitting_the_rules_is_quarantined_alone() {
         code(&call(&gateway, "box.melt", &json!({ "size": "5" }))) == "quarantined-tool"
     });
     assert_eq!(code(&call(&gateway, "box.wave", &json!({}))), "ok");
+    // It holds up no other rules.
+    let wave = || code(&call(&gateway, "box.wave", &json!({})));
+    place.write(
+        "rules/more.cedar",
+        "@id(\"still\") forbid (principal, action == Action::\"box.wave\", resource);",
+    );
+    until("the other rule holds", || wave() == "policy-denied");
+    std::fs::remove_file(place.path().join("rules/more.cedar")).expect("is removed");
+    until("the other rule is gone", || wave() == "ok");
     std::fs::write(&draft, list("integer")).expect("is written");
     std::fs::rename(&draft, place.path().join("box.json")).expect("is renamed");
     until("the tool fits again", || {
@@ -223,4 +233,101 @@ fn rules_in_shadow_are_recorded_and_do_not_hold() {
     let alone = Place::new();
     alone.write("toolbooth.toml", "[policy]\nmode = \"shadow\"\n");
     assert_eq!(alone.run(&["list"]).status.code(), Some(2));
+}
+
+/// Starts a server with two prompts and two resources, and rules about them.
+fn with_items(mode: &str) -> Place {
+    let place = place(&format!(
+        "mode = \"{mode}\"\n[lock]\nmode = \"off\"\n[servers.box]\ncommand = \"python3\"\n\
+         args = [\"box.py\", \"box.json\", \"tell\"]\nsandbox = \"none\"\n"
+    ));
+    let script = repository().join("tests/clients/fickle_server.py");
+    place.write("box.py", &std::fs::read_to_string(script).expect("the server"));
+    place.write(
+        "box.json",
+        r#"{"tools": [], "prompts": [{"name": "greet"}, {"name": "blame"}],
+            "resources": [{"uri": "file:///a", "name": "a"}, {"uri": "file:///b", "name": "b"}]}"#,
+    );
+    place.write(
+        "rules/items.cedar",
+        "@id(\"no-blame\") @reason(\"Be kind.\")\n\
+         forbid (principal, action == Action::\"use:prompts\", resource == Prompt::\"box.blame\");\n\
+         @id(\"not-b\") forbid (principal, action == Action::\"read:resources\", resource)\n\
+         when { resource == Resource::\"box.file:///b\" };",
+    );
+    place
+}
+
+/// Gets a prompt or reads a resource; returns the code of the error, or `ok`.
+fn item(session: &Session, method: &str, params: Value) -> String {
+    let answer = session.post(&request(7, method, params)).answer().json();
+    match &answer["error"] {
+        Value::Null => "ok".to_owned(),
+        error => error["data"]["code"].as_str().unwrap_or("no code").to_owned(),
+    }
+}
+
+#[test]
+fn rules_decide_prompts_and_resources_or_are_recorded_in_shadow() {
+    for (mode, refused, kind) in
+        [("enforce", "policy-denied", "POLICY_DENIED"), ("shadow", "ok", "POLICY_SHADOW_DENIED")]
+    {
+        let place = with_items(mode);
+        let gateway = place.serve();
+        let session = Session::begin(&gateway);
+        let prompt = |name: &str| item(&session, "prompts/get", json!({ "name": name }));
+        let resource = |uri: &str| item(&session, "resources/read", json!({ "uri": uri }));
+        until("the server is listed", || prompt("box_greet") == "ok");
+        assert_eq!(resource("toolbooth+box:file:///a"), "ok");
+        assert_eq!(
+            (prompt("box_blame"), resource("toolbooth+box:file:///b")),
+            (refused.into(), refused.into())
+        );
+        gateway.stop();
+        let rules: Vec<Value> =
+            events(&place, kind).iter().map(|event| event["decision"]["rule"].clone()).collect();
+        assert_eq!(rules, [json!("no-blame"), json!("not-b")], "{mode}");
+        place.assert_sound();
+    }
+}
+
+#[test]
+fn a_set_that_permits_nothing_is_told() {
+    let place = place("");
+    place.write("rules/main.cedar", "");
+    std::fs::remove_file(place.path().join("rules/main.cases.toml")).expect("is removed");
+    let gateway = place.serve();
+    gateway.until_said("no rule permits anything, so every call is denied (no-permit)", 1);
+    assert_eq!(calculate(&gateway, "1+1").0, "policy-denied");
+}
+
+#[test]
+fn a_set_that_is_refused_is_read_again_when_the_tools_change() {
+    let place = place(
+        "[lock]\nmode = \"off\"\n[servers.box]\ncommand = \"python3\"\n\
+         args = [\"box.py\", \"box.json\", \"tell\"]\nsandbox = \"none\"\n",
+    );
+    let script = repository().join("tests/clients/fickle_server.py");
+    place.write("box.py", &std::fs::read_to_string(script).expect("the server"));
+    let list = |argument: &str| {
+        let properties = json!({ (argument): { "type": "integer" } });
+        json!([{ "name": "melt", "inputSchema": { "type": "object", "properties": properties } }])
+            .to_string()
+    };
+    place.write("box.json", &list("weight"));
+    let gateway = place.serve();
+    let melt = |argument: &str| code(&call(&gateway, "box.melt", &json!({ (argument): 11 })));
+    until("the server is listed", || melt("weight") == "ok");
+    place.write(
+        "rules/box.cedar",
+        "@id(\"small\") forbid (principal, action == Action::\"box.melt\", resource)\n\
+         when { context.args has size && context.args.size > 10 };",
+    );
+    gateway.until_said("the policy is refused, the last good one stays", 1);
+    let draft = place.path().join("draft.json");
+    std::fs::write(&draft, list("size")).expect("is written");
+    std::fs::rename(&draft, place.path().join("box.json")).expect("is renamed");
+    until("the set holds", || melt("size") == "policy-denied");
+    gateway.stop();
+    assert_eq!(events(&place, "POLICY_REJECTED").len(), 1);
 }

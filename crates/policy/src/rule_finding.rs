@@ -59,6 +59,8 @@ pub enum RuleCode {
     ImpossibleRule,
     /// A permit asks for an approval, and another permits the same call without (warning).
     ApprovalBypassed,
+    /// No rule permits anything (warning).
+    NoPermit,
 }
 
 impl RuleCode {
@@ -76,6 +78,7 @@ impl RuleCode {
             Self::ClaimedContext => "claimed-context",
             Self::ImpossibleRule => "impossible-rule",
             Self::ApprovalBypassed => "approval-bypassed",
+            Self::NoPermit => "no-permit",
         }
     }
 
@@ -88,7 +91,8 @@ impl RuleCode {
             | Self::UnboundCase
             | Self::ClaimedContext
             | Self::ImpossibleRule
-            | Self::ApprovalBypassed => false,
+            | Self::ApprovalBypassed
+            | Self::NoPermit => false,
         }
     }
 }

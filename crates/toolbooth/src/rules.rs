@@ -55,6 +55,16 @@ fn cases_of(rules: &Path) -> PathBuf {
     rules.with_extension(CASES_ENDING)
 }
 
+/// Returns the paths that hold the configured rules and their cases.
+pub(crate) fn own_paths(loaded: &Loaded) -> Vec<PathBuf> {
+    let Some(rules) = &loaded.config.policy.rules else { return Vec::new() };
+    let root = loaded.path(rules);
+    match root.is_dir() {
+        true => vec![root],
+        false => vec![cases_of(&root), root],
+    }
+}
+
 /// Reads the configured rules; `None` without.
 ///
 /// # Errors

@@ -123,12 +123,13 @@ impl BoundRules {
                 let rules = slice.rules.iter().map(|index| self.set.rule(*index));
                 rules.filter(|rule| !rule.forbids)
             };
-            let Some(open) = permits().find(|rule| rule.approval.is_none()) else { continue };
-            for rule in permits().filter(|rule| rule.approval.is_some()) {
-                if bypassed.insert(&rule.id) {
+            let Some(open) = permits().find(|rule| rule.approval().is_none()) else { continue };
+            for rule in permits().filter(|rule| rule.approval().is_some()) {
+                if bypassed.insert(rule.id()) {
                     let message = format!(
                         "`{}` asks for an approval, but `{}` permits calls without one",
-                        rule.id, open.id
+                        rule.id(),
+                        open.id()
                     );
                     let finding =
                         RuleFinding::new(RuleCode::ApprovalBypassed, rule.place.clone(), message);
@@ -144,7 +145,7 @@ impl BoundRules {
     /// Returns the finding of a tool that rules name and that is not known.
     fn unbound(&self, id: &str) -> Option<RuleFinding> {
         let rule = self.set.rule(*self.set.by_tool.get(id)?.first()?);
-        let message = format!("`{}` names `{id}`, which is no known tool", rule.id);
+        let message = format!("`{}` names `{id}`, which is no known tool", rule.id());
         let finding = RuleFinding::new(RuleCode::UnboundRule, rule.place.clone(), message);
         let names = self.tools.keys().map(String::as_str).take(COMPARED_MAX);
         let groups = ["call", "read", "write"];
@@ -261,7 +262,8 @@ fn unreadable(rule: &Rule, arguments: &ArgumentTypes, tool: &str) -> Option<Rule
         .filter(|(own, _)| pointer.starts_with(own.trim_end_matches('*')))
         .max_by_key(|(own, _)| own.len())
         .map_or("the input schema of the tool does not name it", |(_, reason)| reason);
-    let message = format!("`{}` reads the argument `{pointer}`, which rules cannot read", rule.id);
+    let message =
+        format!("`{}` reads the argument `{pointer}`, which rules cannot read", rule.id());
     let finding = RuleFinding::new(RuleCode::Type, rule.place.clone(), message).of_tool(tool);
     let name = pointer.rsplit('/').next().unwrap_or_default();
     Some(match nearest(name, arguments.names()) {

@@ -66,7 +66,7 @@ impl BoundRules {
         let (rules, decision, why) = match &applying {
             Ok(applying) => {
                 let all = applying.permits.iter().chain(&applying.forbids);
-                let rules: Vec<&str> = all.map(|i| self.set.rule(*i).id.as_str()).collect();
+                let rules: Vec<&str> = all.map(|i| self.set.rule(*i).id()).collect();
                 let (decision, why) = match applying.verdict(&self.set) {
                     Verdict::Permit { rule, approval: None } => (Decision::Permit, rule),
                     Verdict::Permit { approval: Some((rule, _)), .. } => (Decision::Approval, rule),

@@ -65,9 +65,9 @@ impl BoundRules {
         let Some(trace) = trace else { return };
         let told = |rules: &[usize], verb: &str| -> Vec<String> {
             let rules = rules.iter().map(|index| self.set.rule(*index));
-            let told = rules.map(|rule| match &rule.owner {
-                Some(owner) => format!("`{}` {verb} (ask: {owner})", rule.id),
-                None => format!("`{}` {verb}", rule.id),
+            let told = rules.map(|rule| match &rule.annotations.owner {
+                Some(owner) => format!("`{}` {verb} (ask: {owner})", rule.id()),
+                None => format!("`{}` {verb}", rule.id()),
             });
             told.collect()
         };

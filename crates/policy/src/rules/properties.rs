@@ -189,7 +189,7 @@ proptest! {
                     prop_assert_eq!(decision == Decision::Deny, denies);
                     let own = if slice.forbids.is_empty() { slice.permits } else { slice.forbids };
                     let mut own: Vec<String> =
-                        own.iter().map(|index| set.rule(*index).id.clone()).collect();
+                        own.iter().map(|index| set.rule(*index).id().to_owned()).collect();
                     own.sort();
                     reasons.sort();
                     prop_assert_eq!(own, reasons);

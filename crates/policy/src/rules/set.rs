@@ -72,8 +72,8 @@ impl RuleSet {
         }
         let mut known: HashMap<&str, &Place> = HashMap::new();
         for rule in &rules {
-            if let Some(other) = known.insert(&rule.id, &rule.place) {
-                let message = format!("another rule, at {other}, has the id `{}` too", rule.id);
+            if let Some(other) = known.insert(rule.id(), &rule.place) {
+                let message = format!("another rule, at {other}, has the id `{}` too", rule.id());
                 findings.push(
                     RuleFinding::new(RuleCode::Annotation, rule.place.clone(), message)
                         .hint("give each rule an id of its own"),
@@ -82,7 +82,7 @@ impl RuleSet {
         }
         let mut by_tool: HashMap<String, Vec<usize>> = HashMap::new();
         let mut groups = BTreeMap::new();
-        let by_id = rules.iter().enumerate().map(|(at, rule)| (rule.id.clone(), at)).collect();
+        let by_id = rules.iter().enumerate().map(|(at, rule)| (rule.id().to_owned(), at)).collect();
         for (index, rule) in rules.iter().enumerate() {
             for tool in &rule.scope.tools {
                 by_tool.entry(tool.clone()).or_default().push(index);
@@ -93,7 +93,7 @@ impl RuleSet {
             let claims = rule.reads.of("claimed").is_some();
             if claims && !rule.forbids {
                 let message =
-                    format!("the permit `{}` depends on what the agent says of itself", rule.id);
+                    format!("the permit `{}` depends on what the agent says of itself", rule.id());
                 findings.push(RuleFinding::new(
                     RuleCode::ClaimedContext,
                     rule.place.clone(),
@@ -107,6 +107,9 @@ impl RuleSet {
         let mut set = Self { rules, cases, by_id, by_tool, groups, texts, warnings, version };
         if !findings.iter().any(|finding| finding.code.is_error()) {
             findings.extend(set.general_findings());
+        }
+        if findings.is_empty() {
+            findings.extend(set.permits_nothing(files));
         }
         match findings.iter().any(|finding| finding.code.is_error()) {
             true => Err(findings),
@@ -133,6 +136,16 @@ impl RuleSet {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.rules.is_empty()
+    }
+
+    /// Returns the finding of a set without a permit.
+    fn permits_nothing(&self, files: &[RuleFile]) -> Option<RuleFinding> {
+        let place = Place::of(files.first().map_or("rules", |file| &file.name), "", 0);
+        let message = "no rule permits anything, so every call is denied";
+        let hint =
+            "write `@id(\"all\") permit (principal, action, resource);`, or permits for some tools";
+        let permits = self.rules.iter().any(|rule| !rule.forbids);
+        (!permits).then(|| RuleFinding::new(RuleCode::NoPermit, place, message).hint(hint))
     }
 
     /// Validates the rules that are about more than the tools that they name.

@@ -96,13 +96,13 @@ impl Applying {
     /// instead, and a permit with `@approval` does where no other permit applies.
     pub(super) fn verdict(&self, set: &RuleSet) -> Verdict {
         let rule = |index: &usize| set.rule(*index);
-        if let Some(forbid) = self.forbids.iter().map(rule).find(|rule| rule.approval.is_none()) {
-            let reason = forbid.reason.clone();
-            let reason = reason.unwrap_or_else(|| format!("the rule `{}` forbids it", forbid.id));
-            return Verdict::Deny { rule: forbid.id.clone(), reason };
+        if let Some(forbid) = self.forbids.iter().map(rule).find(|rule| rule.approval().is_none()) {
+            let reason = forbid.annotations.reason.clone();
+            let reason = reason.unwrap_or_else(|| format!("the rule `{}` forbids it", forbid.id()));
+            return Verdict::Deny { rule: forbid.id().to_owned(), reason };
         }
         // The permit that asks for the least.
-        let Some(permit) = self.permits.iter().map(rule).min_by_key(|rule| rule.approval) else {
+        let Some(permit) = self.permits.iter().map(rule).min_by_key(|rule| rule.approval()) else {
             return Verdict::Deny {
                 rule: "no-rule".to_owned(),
                 reason: "no rule permits it".to_owned(),
@@ -110,9 +110,9 @@ impl Applying {
         };
         // The forbid that asks for the most.
         let forbids = self.forbids.iter().map(rule);
-        let asking = forbids.chain([permit]).max_by_key(|rule| rule.approval).unwrap_or(permit);
+        let asking = forbids.chain([permit]).max_by_key(|rule| rule.approval()).unwrap_or(permit);
         let approval: Option<(String, Approvers)> =
-            asking.approval.map(|approvers| (asking.id.clone(), approvers));
-        Verdict::Permit { rule: permit.id.clone(), approval }
+            asking.approval().map(|approvers| (asking.id().to_owned(), approvers));
+        Verdict::Permit { rule: permit.id().to_owned(), approval }
     }
 }

@@ -41,14 +41,11 @@ pub struct RuleFile {
 /// One rule.
 #[derive(Debug, Clone)]
 pub(super) struct Rule {
-    pub(super) id: String,
+    pub(super) annotations: Annotations,
     pub(super) policy: Policy,
     /// The same for the tools that the scope is known to fit.
     pub(super) unscoped: Policy,
     pub(super) forbids: bool,
-    pub(super) reason: Option<String>,
-    pub(super) owner: Option<String>,
-    pub(super) approval: Option<Approvers>,
     pub(super) place: Place,
     pub(super) scope: Scope,
     pub(super) reads: Reads,
@@ -96,29 +93,35 @@ pub(super) fn rules(file: &RuleFile, findings: &mut Vec<RuleFinding>) -> Vec<Rul
         let rest = file.text.get(from..).unwrap_or_default();
         let at = from + rest.find(&own).unwrap_or_default();
         from = at + own.len();
-        rules.extend(rule(file, policy, Place::of(&file.name, &file.text, at), findings));
+        rules.extend(rule(policy, Place::of(&file.name, &file.text, at), findings));
     }
     rules
 }
 
-/// Checks that no rule is nested too deeply, by its text. A rule ends with `;`, which is elsewhere in texts and
-/// comments only.
+/// Checks that no rule is nested too deeply, by its text.
 fn check_depth(text: &str) -> Result<(), String> {
-    for rule in text.split(';') {
-        if rule.len() > RULE_BYTES_MAX {
+    let (mut bytes, mut operators, mut nested) = (0_usize, 0_usize, 0_usize);
+    let mut part = Part::Code;
+    let mut before = 0;
+    for byte in text.bytes() {
+        let is_code = part == Part::Code;
+        bytes += usize::from(part != Part::Comment);
+        part = part.after(before, byte);
+        // An escaped character ends nothing, and escapes nothing.
+        before = if part == Part::Text && before == b'\\' { 0 } else { byte };
+        match byte {
+            _ if !is_code => (),
+            b';' => (bytes, operators, nested) = (0, 0, 0),
+            b'(' | b'[' | b'{' => nested += 1,
+            b')' | b']' | b'}' => nested = nested.saturating_sub(1),
+            b'.' | b'&' | b'|' | b'+' | b'-' | b'*' | b'!' => operators += 1,
+            _ => (),
+        }
+        if bytes > RULE_BYTES_MAX {
             return Err(format!("a rule has more than {RULE_BYTES_MAX} bytes"));
         }
-        let (mut operators, mut nested) = (0_usize, 0_usize);
-        for byte in rule.bytes() {
-            match byte {
-                b'(' | b'[' | b'{' => nested += 1,
-                b')' | b']' | b'}' => nested = nested.saturating_sub(1),
-                b'.' | b'&' | b'|' | b'+' | b'-' | b'*' | b'!' => operators += 1,
-                _ => (),
-            }
-            if nested > NESTED_MAX {
-                return Err(format!("a rule has more than {NESTED_MAX} brackets in one another"));
-            }
+        if nested > NESTED_MAX {
+            return Err(format!("a rule has more than {NESTED_MAX} brackets in one another"));
         }
         if operators > OPERATORS_MAX {
             return Err(format!("a rule has more than {OPERATORS_MAX} operators and dots"));
@@ -127,50 +130,43 @@ fn check_depth(text: &str) -> Result<(), String> {
     Ok(())
 }
 
-fn rule(
-    file: &RuleFile,
-    policy: &Policy,
-    place: Place,
-    findings: &mut Vec<RuleFinding>,
-) -> Option<Rule> {
-    let mut wrong = |message: String, hint: &str| {
-        let finding = RuleFinding::new(RuleCode::Annotation, place.clone(), message);
-        findings.push(finding.hint(hint));
-    };
-    const KNOWN: [&str; 4] = ["id", "reason", "owner", "approval"];
-    let mut is_whole = true;
-    for (name, text) in policy.annotations() {
-        if !KNOWN.contains(&name) {
-            let hint = match nearest(name, KNOWN) {
-                Some(near) => format!("is `@{near}` meant?"),
-                None => "write `@id`, `@reason`, `@owner` or `@approval`".to_owned(),
-            };
-            wrong(format!("`@{name}` is no annotation of a rule"), &hint);
-            is_whole = false;
-        } else if text.chars().count() > ANNOTATION_MAX {
-            wrong(format!("`@{name}` has more than {ANNOTATION_MAX} characters"), "shorten it");
-            is_whole = false;
+/// The part of a text of rules in which a character is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Part {
+    Code,
+    /// A text in quotation marks.
+    Text,
+    /// From `//` to the end of the line.
+    Comment,
+}
+
+impl Part {
+    /// Returns the part after a character, by the one before it.
+    fn after(self, before: u8, byte: u8) -> Self {
+        match (self, before, byte) {
+            (Self::Code, _, b'"') => Self::Text,
+            (Self::Code, b'/', b'/') => Self::Comment,
+            (Self::Text, escape, b'"') if escape != b'\\' => Self::Code,
+            (Self::Comment, _, b'\n' | b'\r') => Self::Code,
+            (part, ..) => part,
         }
     }
-    let Some(id) = policy.annotation("id").filter(|id| !id.trim().is_empty()) else {
-        wrong("a rule has no `@id`".to_owned(), "write `@id(\"a-name\")` before it");
-        return None;
+}
+
+fn rule(policy: &Policy, place: Place, findings: &mut Vec<RuleFinding>) -> Option<Rule> {
+    let annotations = annotations(policy, &place, findings)?;
+    let id = &annotations.id;
+    let mut wrong = |code, message: String, hint: &str| {
+        findings.push(RuleFinding::new(code, place.clone(), message).hint(hint));
     };
-    let approval = match policy.annotation("approval").map(Approvers::parse) {
-        None => None,
-        Some(Some(approvers)) => Some(approvers),
-        Some(None) => {
-            wrong(
-                format!("`@approval` of `{id}` names no approvers"),
-                "write `@approval(\"one\")`, `\"two\"` or `\"self\"`",
-            );
-            return None;
-        }
+    let unreadable = |error: &str, wrong: &mut dyn FnMut(RuleCode, String, &str)| {
+        let message = format!("`{id}` cannot be read: {error}");
+        wrong(RuleCode::Syntax, message, "write it in another way");
     };
     let body = match policy.to_pst() {
         Ok(policy) => policy,
         Err(error) => {
-            wrong(format!("`{id}` cannot be read: {error}"), "write it in another way");
+            unreadable(&error.to_string(), &mut wrong);
             return None;
         }
     };
@@ -179,50 +175,104 @@ fn rule(
     let unscoped = match without_scope(body.body()) {
         Ok(unscoped) => unscoped.new_id(PolicyId::new(id)),
         Err(error) => {
-            wrong(format!("`{id}` cannot be read: {error}"), "write it in another way");
+            unreadable(&error, &mut wrong);
             return None;
         }
     };
     if let ActionConstraint::Eq(action) = policy.action_constraint()
         && Group::parse(&id_of(&action)).is_some()
     {
-        wrong(
-            format!("`{id}` never applies: {action} is a group"),
-            &format!("write `action in {action}`"),
-        );
+        let message = format!("`{id}` never applies: {action} is a group");
+        wrong(RuleCode::Annotation, message, &format!("write `action in {action}`"));
         return None;
     }
     let scope = Scope::of(&policy);
     if scope == Scope::default() {
-        wrong(
-            format!("`{id}` never applies: no tool and no item fits its action and its resource"),
-            "name the same tool in both, or in one of them",
-        );
+        let message =
+            format!("`{id}` never applies: no tool and no item fits its action and its resource");
+        let hint = "name the same tool in both, or in one of them";
+        wrong(RuleCode::Annotation, message, hint);
         return None;
     }
     if scope.is_general() && reads.of("args").is_some() {
-        let message = "only a rule that names its tools can read arguments";
-        let finding = RuleFinding::new(RuleCode::Type, place.clone(), message);
-        findings.push(
-            finding.hint("write `action == Action::\"TOOL\"` or `action in [Action::\"TOOL\", …]`"),
-        );
+        let message = "only a rule that names its tools can read arguments".to_owned();
+        let hint = "write `action == Action::\"TOOL\"` or `action in [Action::\"TOOL\", …]`";
+        wrong(RuleCode::Type, message, hint);
         return None;
     }
-    let rule = Rule {
-        id: id.to_owned(),
+    Some(Rule {
         forbids: policy.effect() == Effect::Forbid,
-        reason: policy.annotation("reason").map(str::to_owned),
-        owner: policy.annotation("owner").map(str::to_owned),
-        approval,
+        annotations,
         scope,
         actions: actions(&policy).into_iter().collect(),
         reads,
         place,
         policy,
         unscoped,
+    })
+}
+
+impl Rule {
+    pub(super) fn id(&self) -> &str {
+        &self.annotations.id
+    }
+
+    pub(super) fn approval(&self) -> Option<Approvers> {
+        self.annotations.approval
+    }
+}
+
+/// The annotations of a rule.
+#[derive(Debug, Clone)]
+pub(super) struct Annotations {
+    pub(super) id: String,
+    pub(super) reason: Option<String>,
+    pub(super) owner: Option<String>,
+    pub(super) approval: Option<Approvers>,
+}
+
+/// Reads the annotations of a rule; what is wrong goes to `findings`.
+fn annotations(
+    policy: &Policy,
+    place: &Place,
+    findings: &mut Vec<RuleFinding>,
+) -> Option<Annotations> {
+    const KNOWN: [&str; 4] = ["id", "reason", "owner", "approval"];
+    let before = findings.len();
+    let mut wrong = |message: String, hint: &str| {
+        let finding = RuleFinding::new(RuleCode::Annotation, place.clone(), message);
+        findings.push(finding.hint(hint));
     };
-    debug_assert!(!file.name.is_empty(), "findings name the file");
-    is_whole.then_some(rule)
+    for (name, text) in policy.annotations() {
+        if !KNOWN.contains(&name) {
+            let hint = match nearest(name, KNOWN) {
+                Some(near) => format!("is `@{near}` meant?"),
+                None => "write `@id`, `@reason`, `@owner` or `@approval`".to_owned(),
+            };
+            wrong(format!("`@{name}` is no annotation of a rule"), &hint);
+        } else if text.chars().count() > ANNOTATION_MAX {
+            wrong(format!("`@{name}` has more than {ANNOTATION_MAX} characters"), "shorten it");
+        }
+    }
+    let id = policy.annotation("id").filter(|id| !id.trim().is_empty());
+    if id.is_none() {
+        wrong("a rule has no `@id`".to_owned(), "write `@id(\"a-name\")` before it");
+    }
+    let asked = policy.annotation("approval");
+    let approval = asked.and_then(Approvers::parse);
+    if asked.is_some() && approval.is_none() {
+        wrong(
+            format!("`@approval` of `{}` names no approvers", id.unwrap_or_default()),
+            "write `@approval(\"one\")`, `\"two\"` or `\"self\"`",
+        );
+    }
+    let annotations = Annotations {
+        id: id?.to_owned(),
+        reason: policy.annotation("reason").map(str::to_owned),
+        owner: policy.annotation("owner").map(str::to_owned),
+        approval,
+    };
+    (findings.len() == before).then_some(annotations)
 }
 
 /// Returns a policy without the conditions of its scope on the action and on the type of the resource, which

@@ -169,9 +169,9 @@ fn findings_have_their_place_and_a_correction() {
             "never applies",
         ),
         (
-            "@id(\"a\") forbid (principal is Tool, action, resource);".to_owned(),
+            format!("{PERMIT}@id(\"a\") forbid (principal is Tool, action, resource);"),
             "impossible-rule",
-            "1:1",
+            "2:1",
             "never applies",
         ),
         (any("resource.category == \"llm\""), "mistyped-rule", "3:8", "`resource is Tool`"),
@@ -189,6 +189,8 @@ fn findings_have_their_place_and_a_correction() {
             "says of itself",
         ),
         (pay("false"), "impossible-rule", "2:1", "never"),
+        (any("true").replace("permit", "forbid"), "no-permit", "1:1", "every call is denied"),
+        (String::new(), "no-permit", "1:1", "every call is denied"),
     ] {
         let text = text.replace("\nwhen { x }", "");
         let found = findings(&text);
@@ -364,6 +366,14 @@ fn rules_that_are_nested_too_deeply_are_refused() {
         let found = of(&deep).unwrap_err();
         assert!(found[0].message.contains(told), "{told}: {found:?}");
     }
+    // A semicolon in a text or in a comment ends no rule, and brackets there are none.
+    let parts = format!("{}\";\" == \"a\"{}", "(".repeat(60), ")".repeat(60));
+    let two =
+        format!("{}\"//\" != \"\\\"(;\" && // ;\n {parts} {}", "(".repeat(60), ")".repeat(60));
+    assert!(of(&two).unwrap_err()[0].message.contains("100 brackets"), "{:?}", of(&two));
+    let texts =
+        format!("\"{}\\\\\" != \"{}\" // {}\n", "(".repeat(200), "[;".repeat(200), "(".repeat(200));
+    assert!(of(&texts).is_ok(), "{:?}", of(&texts));
 }
 
 #[test]

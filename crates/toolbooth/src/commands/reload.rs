@@ -38,13 +38,17 @@ async fn reload_policy(runtime: &Runtime, last: &mut LastRead) {
         let now = last.loaded.insert(now);
         let authorizer = settings::authorizer(now)?;
         let world = runtime.offline.worlds.now();
+        if authorizer.version() == world.policy().version() {
+            // What does not fit it is in quarantine already.
+            return Ok((rest(&now.config), None));
+        }
         let mut fit = world.fit_of(&authorizer);
         // A tool that is quarantined holds up nothing: it stays in quarantine if the rules do not fit it.
         fit.findings.retain(|finding| {
             !finding.tool.as_ref().is_some_and(|tool| world.is_quarantined(tool))
         });
         rules::check(&fit)?;
-        Ok((rest(&now.config), authorizer))
+        Ok((rest(&now.config), Some(authorizer)))
     });
     let (rest_now, authorizer) = match read {
         Ok(read) => read,
@@ -66,10 +70,7 @@ async fn reload_policy(runtime: &Runtime, last: &mut LastRead) {
             "settings other than the policy have changed; they are read at the next start"
         );
     }
-    let before = runtime.offline.worlds.now().policy().version().to_owned();
-    if authorizer.version() == before {
-        return;
-    }
+    let Some(authorizer) = authorizer else { return };
     let version = authorizer.version().to_owned();
     runtime.offline.catalogue.edit(|world| world.set_policy(authorizer)).await;
     rules::report_warnings(runtime.offline.worlds.now().rule_fit());

@@ -102,7 +102,7 @@ pub(crate) fn launcher(loaded: &Loaded) -> Result<Launcher, Failure> {
 /// secrets.
 fn hidden(loaded: &Loaded) -> Vec<PathBuf> {
     let key = loaded.config.http.tls.as_ref().map(|tls| loaded.path(&tls.key));
-    let rules = loaded.config.policy.rules.as_ref().map(|rules| loaded.path(rules));
+    let rules = crate::rules::own_paths(loaded);
     let own = std::iter::once(&loaded.data).chain(&loaded.file).chain(&key).chain(&rules);
     own.map(|path| {
         // A path that does not exist yet is resolved by its parent folder.
