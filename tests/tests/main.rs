@@ -3,6 +3,7 @@
 //! All tests are one program, so that it is linked once. Each test runs in a separate process.
 
 mod access_tokens;
+mod approvals;
 mod callers;
 mod cases;
 mod commands;

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use toolbooth_audit::LedgerReads;
+use toolbooth_audit::approvals::ApprovalRequest;
 use toolbooth_audit::checkpoint::Due;
 use toolbooth_audit::conformance::{moment, request, settlement, suite};
 use toolbooth_audit::ledger::{
@@ -16,6 +17,7 @@ use toolbooth_audit::proof;
 use toolbooth_audit::queue::{CallQueue, QueuedCall};
 use toolbooth_audit::reads::{EventFilter, LogFilter};
 use toolbooth_audit::verify::{self, TrustAnchors};
+use toolbooth_contracts::approval::Approvers;
 use toolbooth_contracts::contract::IdempotencyMode;
 use toolbooth_contracts::json::JsonText;
 use toolbooth_contracts::receipt::ClaimState;
@@ -186,7 +188,15 @@ async fn tampering_with_the_tables_is_found() {
         let claimed = claim(&ledger, "a", mode, "k").await;
         ledger.settle(settlement(claimed, mode, Effect::Completed, None)).await.expect("settles");
         let asks = |call: &str| ClaimRequest {
-            approval_rule: Some("rule".into()),
+            approval: Some(ApprovalRequest {
+                approval_id: format!("approval-{call}"),
+                rule: "rule".into(),
+                rule_digest: "r0".into(),
+                approvers: Approvers::One,
+                expires_at: moment(1_000).text,
+                arguments: None,
+                open_after: String::new(),
+            }),
             ..request(call, IdempotencyMode::None, &[], "args")
         };
         ledger.claim(asks("asks")).await.expect("asks");

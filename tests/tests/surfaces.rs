@@ -20,6 +20,13 @@ const BOX: &str = r#"{
     "resources": [{"uri": "file:///notes/a", "name": "a"}, {"uri": "file:///vault/plan", "name": "b"}]
 }"#;
 
+const RULES: &str = "\
+@id(\"all\") permit (principal, action, resource);
+@id(\"nines\") @approval(\"one\")
+forbid (principal, action == Action::\"calculator\", resource)
+when { context.args.expression == \"9*9\" };
+";
+
 /// Some callers, with their tokens.
 struct Callers {
     gateway: Gateway,
@@ -29,6 +36,8 @@ struct Callers {
     call: String,
     receipt: String,
     log: String,
+    /// An approval that `intern` has requested.
+    approval: String,
 }
 
 impl Callers {
@@ -36,13 +45,14 @@ impl Callers {
         let (place, issuer) = (Place::new(), Issuer::start());
         let script = repository().join("tests/clients/fickle_server.py");
         let text = std::fs::read_to_string(script).expect("the server");
-        place.write("box.json", BOX).write("box.py", &text);
+        place.write("box.json", BOX).write("box.py", &text).write("rules.cedar", RULES);
         place.write(
             "toolbooth.toml",
             &format!(
                 "[lock]\nmode = \"off\"\n[proxy]\nworkers = 1\n\
                  [servers.box]\ncommand = \"python3\"\nargs = [\"box.py\", \"box.json\", \"tell\"]\n\
                  sandbox = \"none\"\n\
+                 [policy]\nrules = \"rules.cedar\"\n\
                  [toolsets.work]\ntools = [\"calculator\", \"box.wave\"]\n\
                  [auth.issuers.own]\nissuer = \"{}\"\n\
                  [callers.interns]\nmatch = [\"group:interns\"]\ngrants = [\"*\"]\n\
@@ -71,6 +81,7 @@ impl Callers {
             call: String::new(),
             receipt: String::new(),
             log: String::new(),
+            approval: String::new(),
         };
         own.prepare();
         own
@@ -92,6 +103,9 @@ impl Callers {
         };
         toolbooth_tests::waiting::until("the call has run", || ended().is_some());
         self.receipt = ended().expect("a receipt");
+        let body = r#"{"toolId":"calculator","args":{"expression":"9*9"}}"#;
+        let asked = self.http("intern", "POST", "/v1/calls", body, &[]).json();
+        self.approval = asked["details"]["approvalId"].as_str().expect("an id").to_owned();
         let logs = self.http("ops", "GET", "/v1/agent-logs", "", &[]).json();
         self.log = logs["logs"][0]["id"].as_str().expect("a log").to_owned();
     }
@@ -180,11 +194,14 @@ impl Reply {
             ("resources", "uri"),
             ("receipts", "receiptId"),
             ("logs", "id"),
+            ("approvals", "approvalId"),
         ] {
             let Some(items) = result[list].as_array() else { continue };
             let names: Vec<&str> = items.iter().filter_map(|item| item[name].as_str()).collect();
             match list {
-                "receipts" | "logs" => told.push_str(&format!(" {} {list}", names.len())),
+                "receipts" | "logs" | "approvals" => {
+                    told.push_str(&format!(" {} {list}", names.len()))
+                }
                 _ => told.push_str(&format!(" [{}]", names.join(" "))),
             }
         }
@@ -212,11 +229,14 @@ fn table(callers: &Callers) -> Vec<(String, Vec<String>)> {
         "/v1/receipts/{id}",
         "/v1/agent-logs",
         "/v1/agent-logs/{id}",
+        "/v1/approvals",
+        "/v1/approvals/{id}",
         "/v1/calls/{id}",
     ] {
         let id = match path {
             "/v1/receipts/{id}" => &callers.receipt,
             "/v1/agent-logs/{id}" => &callers.log,
+            "/v1/approvals/{id}" => &callers.approval,
             _ => &callers.call,
         };
         let real = path.replace("{id}", id).replace("{*resource}", "mcp/work");
@@ -224,6 +244,10 @@ fn table(callers: &Callers) -> Vec<(String, Vec<String>)> {
     }
     let ended = format!("/v1/calls/{}", callers.call);
     row("DELETE /v1/calls/{id}", &|caller| http(caller, "DELETE", &ended, ""));
+    let approval = format!("/v1/approvals/{}", callers.approval);
+    row("POST /v1/approvals/{id}", &|caller| {
+        http(caller, "POST", &approval, r#"{"decision":"approve"}"#)
+    });
     row("GET /v1/tools?q", &|caller| http(caller, "GET", "/v1/tools?q=wave", ""));
     row("POST /v1/discover", &|caller| http(caller, "POST", "/v1/discover", ""));
     for tool in ["calculator", "box.wave", "box.melt", "nothing.there"] {

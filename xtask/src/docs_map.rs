@@ -336,7 +336,10 @@ fn events_and_reserved(out: &mut String) -> Result<()> {
             }
         }
     }
-    writeln!(out, "\nReserved, and given by no part of this version: {}.", reserved.join(", "))?;
+    if !reserved.is_empty() {
+        let reserved = reserved.join(", ");
+        writeln!(out, "\nReserved, and given by no part of this version: {reserved}.")?;
+    }
     Ok(())
 }
 

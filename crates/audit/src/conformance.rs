@@ -3,6 +3,8 @@
 //! Each case panics with a sentence if the ledger does not meet the contract of the port.
 #![expect(clippy::panic, clippy::expect_used, reason = "a suite reports by panicking")]
 
+pub mod approvals;
+
 use std::sync::Arc;
 
 use serde_json::{Map, json};
@@ -63,8 +65,7 @@ pub fn request(call: &str, mode: IdempotencyMode, keys: &[&str], args: &str) -> 
         },
         args_digest: args.to_owned(),
         charges: Vec::new(),
-        approval_rule: None,
-        approval_id: format!("approval-{call}"),
+        approval: None,
         policy_version: "p0".to_owned(),
         at: moment(1),
         dispatched,
@@ -159,7 +160,9 @@ pub async fn suite<L: Ledger + LedgerReads + CallQueue>(make: impl AsyncFn() -> 
     conflicts_are_told(&make().await).await;
     limits_are_charged_and_given_back(&make().await).await;
     budgets_are_charged_and_given_back(&make().await).await;
-    approvals_are_asked_once(&make().await).await;
+    approvals::are_asked_once(&make().await).await;
+    approvals::are_granted_and_spent_once(&make().await).await;
+    approvals::are_decided_by_the_right_persons(&make().await).await;
     old_fences_match_nothing(&make().await).await;
     settling_twice_is_settling_once(&make().await).await;
     records_are_read_back_and_verify(&make().await).await;
@@ -324,22 +327,6 @@ pub async fn budgets_are_charged_and_given_back<L: Ledger + LedgerReads>(ledger:
     assert!(matches!(refused, Claimed::BudgetExceeded { .. }), "an unknown effect counts");
     let report = verify::store(ledger, TrustAnchors::default()).await.expect("reads");
     assert!(report.ok, "{report:?}");
-}
-
-/// Checks that an approval is requested once per call, and that no call runs before a decision.
-pub async fn approvals_are_asked_once<L: Ledger + LedgerReads>(ledger: &L) {
-    let asking = |call: &str, args: &str| ClaimRequest {
-        approval_rule: Some("policy.approval".into()),
-        ..request(call, IdempotencyMode::None, &[], args)
-    };
-    let mut ids = Vec::new();
-    for (call, args) in [("p1", "one"), ("p2", "one"), ("p3", "two")] {
-        match ledger.claim(asking(call, args)).await.expect("answers") {
-            Claimed::ApprovalRequired { approval_id } => ids.push(approval_id),
-            other => panic!("an approval is needed, got {other:?}"),
-        }
-    }
-    assert_eq!(ids, ["approval-p1", "approval-p1", "approval-p3"]);
 }
 
 /// Checks that a claim that was taken over cannot be settled with the old fence.
@@ -680,7 +667,9 @@ async fn settle_late(ledger: &dyn Ledger, claim: Claim) {
 
 /// Fills a store with a row of every kind, through two writers that `open` returns by name and
 /// time.
-pub async fn every_kind_of_row<L: Ledger + CallQueue>(open: impl AsyncFn(&str, i64) -> L) {
+pub async fn every_kind_of_row<L: Ledger + LedgerReads + CallQueue>(
+    open: impl AsyncFn(&str, i64) -> L,
+) {
     let mode = IdempotencyMode::Keyed;
     let first = open("one", 0).await;
     for (call, keys) in [("old", &["k-old"][..]), ("bare", &[][..])] {
@@ -700,10 +689,7 @@ pub async fn every_kind_of_row<L: Ledger + CallQueue>(open: impl AsyncFn(&str, i
     let refused = settlement(left, mode, Effect::NotStarted, None);
     let refusal = Refusal { log: Arc::clone(&refused.log), terminal: refused.terminal.clone() };
     first.refuse(refusal).await.expect("records");
-    let mut asking = request("asking", mode, &[], "args");
-    asking.approval_rule = Some("rule".to_owned());
-    let asked = first.claim(asking).await;
-    assert!(matches!(asked, Ok(Claimed::ApprovalRequired { .. })), "{asked:?}");
+    approvals::fill(&first).await;
     let mut limited = request("limited", mode, &[], "args");
     limited.charges = vec![
         Charge::Rate { per_min: 5 },

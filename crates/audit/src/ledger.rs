@@ -15,6 +15,7 @@ use toolbooth_contracts::execution_log::AppliedSandbox;
 use toolbooth_contracts::receipt::{Receipt, StoredResult};
 use toolbooth_contracts::{Effect, ErrorCode, Status};
 
+use crate::approvals::{ApprovalRequest, ApprovalVerdict, Decided};
 use crate::charges::Taken;
 use crate::claim::KeyRules;
 use crate::digest::Digester;
@@ -61,10 +62,8 @@ pub struct ClaimRequest {
     pub older_args_digests: Vec<String>,
     /// The limits that the call is charged to. All are checked before any is taken.
     pub charges: Vec<Charge>,
-    /// The policy rule that requires an approval.
-    pub approval_rule: Option<String>,
-    /// The id of the approval if a new one is requested.
-    pub approval_id: String,
+    /// The approval that the call needs.
+    pub approval: Option<ApprovalRequest>,
     /// The digest of the policy in force.
     pub policy_version: String,
     /// The current time.
@@ -166,12 +165,12 @@ pub enum Claimed {
         /// The id of the first receipt.
         receipt_id: String,
     },
-    /// An operator must approve the call first.
+    /// The call must be approved first.
     ApprovalRequired {
         /// The approval id.
         approval_id: String,
     },
-    /// An operator rejected the call.
+    /// The call was rejected.
     ApprovalRejected {
         /// The approval id.
         approval_id: String,
@@ -378,6 +377,12 @@ pub trait Ledger: Send + Sync {
     /// [`LedgerError::Damaged`] if no event accounts for the current order, and
     /// [`LedgerError::Unavailable`].
     async fn order(&self, order: OrderRequest) -> Result<Ordered, LedgerError>;
+
+    /// Records the decision of a person on an approval, with its event.
+    ///
+    /// # Errors
+    /// [`LedgerError::Unavailable`].
+    async fn decide_approval(&self, verdict: ApprovalVerdict) -> Result<Decided, LedgerError>;
 
     /// Notes when API keys were used last: their names and times. A hint for operators.
     ///

@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+pub mod approvals;
 pub mod backend;
 pub mod charges;
 pub mod checkpoint;

@@ -11,6 +11,7 @@ use toolbooth_contracts::event::{AuditEvent, AuditEventKind};
 use toolbooth_contracts::order::OrderName;
 use toolbooth_contracts::receipt::Receipt;
 
+pub use crate::approvals::{APPROVAL_COLUMNS, ApprovalFilter, RawApproval};
 use crate::backend::pruned_range::PrunedRange;
 use crate::charges::RawBudget;
 pub use crate::error::DamagedRow;
@@ -273,22 +274,6 @@ pub struct RawRecord {
     pub keys: Vec<String>,
 }
 
-/// An approval as stored.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct RawApproval {
-    /// The id in its row.
-    pub id: String,
-    /// Its JSON.
-    pub bytes: String,
-    /// The other columns of its row, in the order of [`APPROVAL_COLUMNS`]; empty if there are none.
-    pub columns: Vec<Option<String>>,
-    /// The event that the approval names as its accounting event.
-    pub event: Option<String>,
-}
-
-/// The members of an approval that rows are filtered by.
-pub const APPROVAL_COLUMNS: [&str; 5] =
-    ["toolId", "caller", "argsDigest", "contractDigest", "state"];
 /// The members of an event that rows are filtered by.
 pub const EVENT_COLUMNS: [&str; 9] = [
     "time",
@@ -430,6 +415,12 @@ pub trait LedgerReads: Send + Sync {
         after: Option<String>,
         limit: usize,
     ) -> Result<Vec<RawApproval>, LedgerError>;
+
+    /// Returns the newest approvals that pass a filter, as stored.
+    ///
+    /// # Errors
+    /// [`LedgerError::Unavailable`].
+    async fn approvals(&self, filter: ApprovalFilter) -> Result<Vec<RawApproval>, LedgerError>;
 
     /// Returns the orders of operators as stored, in pages after a name. An empty page marks the
     /// end.

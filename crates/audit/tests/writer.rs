@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use async_channel::{Receiver, Sender};
 use toolbooth_audit::LedgerError;
+use toolbooth_audit::approvals::ApprovalRequest;
 use toolbooth_audit::backend::chain::Head;
 use toolbooth_audit::backend::steps::{RecordEvents, Settle, Step, Wait};
 use toolbooth_audit::backend::working::{Batch, Needs, Stored, WorkingSet};
@@ -14,8 +15,9 @@ use toolbooth_audit::backend::writer_status::WriterStatus;
 use toolbooth_audit::claim::ClaimEvent;
 use toolbooth_audit::conformance::{moment, request, settlement};
 use toolbooth_audit::digest::Digester;
-use toolbooth_audit::ledger::{ClaimRequest, Claimed};
+use toolbooth_audit::ledger::{Claim, ClaimRequest, Claimed};
 use toolbooth_contracts::Effect;
+use toolbooth_contracts::approval::Approvers;
 use toolbooth_contracts::contract::IdempotencyMode;
 use toolbooth_contracts::event::{AuditEventKind, EventBody};
 
@@ -219,6 +221,17 @@ async fn only_a_relaxed_claim_without_a_key_is_answered_before_it_is_durable() {
         let steps = steps.clone();
         async move { steps.run(request("plain", IdempotencyMode::None, &[], "x")).await }
     });
+    let approval = ApprovalRequest {
+        approval_id: "approval".into(),
+        rule: "rule".into(),
+        rule_digest: "r0".into(),
+        approvers: Approvers::One,
+        expires_at: moment(1_000).text,
+        arguments: None,
+        open_after: String::new(),
+    };
+    let asking = ClaimRequest { approval: Some(approval), ..relaxed("asking", &[]) };
+    assert!(!asking.is_early(&Claimed::Fresh(Claim::granted("r".into(), 1, 1))));
     for _ in 0..20 {
         tokio::task::yield_now().await;
     }

@@ -47,7 +47,7 @@ events! {
     ApprovalRequested "APPROVAL_REQUESTED";
     /// An operator must approve the call.
     ApprovalRequired "APPROVAL_REQUIRED";
-    /// An operator rejected the approval.
+    /// The approval of a call was rejected, or a call was refused for that.
     ApprovalRejected "APPROVAL_REJECTED";
     /// The arguments did not pass the guard.
     ToolArgValidationFailure "TOOL_ARG_VALIDATION_FAILURE";
@@ -89,7 +89,7 @@ events! {
     PolicyRejected "POLICY_REJECTED";
     /// A rule in shadow mode would have denied.
     PolicyShadowDenied "POLICY_SHADOW_DENIED";
-    /// An operator granted the approval.
+    /// The approval of a call was granted by a person; a second one may have to grant it too.
     ApprovalGranted "APPROVAL_GRANTED";
     /// A host that is not on the list was refused.
     EgressDenied "EGRESS_DENIED";

@@ -11,4 +11,4 @@ use crate::event::AuditEventKind;
 pub const CODES: &[ErrorCode] = &[];
 
 /// Reserved kinds of audit events.
-pub const EVENTS: &[AuditEventKind] = &[AuditEventKind::ApprovalGranted];
+pub const EVENTS: &[AuditEventKind] = &[];

@@ -21,7 +21,7 @@ use toolbooth_contracts::{CallContext, Caller, CallerKind, ErrorCode};
 use crate::caller::{Budget, CallerRights};
 use crate::caller_sets::CallerSets;
 use crate::denial::{Denial, DenialRule};
-use crate::engine::{Binding, EngineTool, PolicyEngine, Question, Verdict};
+use crate::engine::{ApprovalNeed, Binding, EngineTool, PolicyEngine, Question, Verdict};
 use crate::error::EngineError;
 use crate::flags::FeatureFlags;
 use crate::pauses::Pauses;
@@ -55,15 +55,6 @@ impl Access {
     pub fn has_permissions(&self) -> bool {
         self.missing.is_empty()
     }
-}
-
-/// An approval that a call needs.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ApprovalNeed {
-    /// The rule that requires it.
-    pub rule: String,
-    /// Who must approve.
-    pub by: Approvers,
 }
 
 /// The call that is authorized, with its final arguments.
@@ -412,9 +403,9 @@ impl Authorizer {
             });
         }
         let Judged { rule, approval: asked, shadow } = self.judge(call, trace)?;
-        // Of several approvals the strictest is needed.
+        // Of several approvals the strictest is needed, and it is bound to all that ask.
         let setting = self.approval_setting(contract);
-        let approval = asked.into_iter().chain(setting).max_by_key(|need| need.by);
+        let approval = asked.into_iter().chain(setting).reduce(ApprovalNeed::and);
         let charges = self.charges(caller, contract, call.claimed);
         Ok(Permit { charges, approval, rule, shadow })
     }
@@ -444,8 +435,7 @@ impl Authorizer {
     pub(crate) fn enforced(&self, verdict: Result<Verdict, EngineError>) -> Result<Judged, Denial> {
         let denial = match verdict {
             Ok(Verdict::Permit { rule, approval }) => {
-                let need = approval.map(|(rule, by)| ApprovalNeed { rule, by });
-                return Ok(match need {
+                return Ok(match approval {
                     Some(ApprovalNeed { rule, .. }) if self.is_shadow => {
                         let reason = "the rule would ask for an approval".to_owned();
                         Judged::in_shadow(DecisionSummary { rule, reason })
@@ -466,7 +456,7 @@ impl Authorizer {
 
     /// Returns the approval that the contract, or the trust in the tool, requires.
     pub(crate) fn approval_setting(&self, contract: &ToolContract) -> Option<ApprovalNeed> {
-        let need = |rule: &str| ApprovalNeed { rule: rule.to_owned(), by: Approvers::One };
+        let need = |setting: &str| ApprovalNeed::of_setting(setting, Approvers::One);
         if contract.policy.approval == Some(ApprovalSetting::Always) {
             return Some(need("policy.approval"));
         }

@@ -5,7 +5,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use data_encoding::HEXLOWER;
 use serde_json::Value;
+use sha2::{Digest, Sha256};
 use toolbooth_contracts::approval::Approvers;
 use toolbooth_contracts::contract::ToolContract;
 use toolbooth_contracts::trust::TrustLevel;
@@ -49,6 +51,35 @@ pub struct ItemQuestion<'q> {
     pub at: &'q str,
 }
 
+/// An approval that a call needs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ApprovalNeed {
+    /// The rule that requires it.
+    pub rule: String,
+    /// SHA-256 of the rule, in hex: an approval that another rule asked for does not count.
+    pub rule_digest: String,
+    /// Who must approve.
+    pub by: Approvers,
+}
+
+impl ApprovalNeed {
+    /// Returns the need of both: the strictest, bound to both rules. Of two equal ones it names the first.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        let both = format!("{} {}", self.rule_digest, other.rule_digest);
+        let rule_digest = HEXLOWER.encode(&Sha256::digest(both));
+        let strictest = if other.by > self.by { other } else { self };
+        Self { rule_digest, ..strictest }
+    }
+
+    /// Creates the need of an approval that a setting of this name asks for, with the name as its text.
+    #[must_use]
+    pub fn of_setting(name: &str, by: Approvers) -> Self {
+        let rule_digest = HEXLOWER.encode(&Sha256::digest(name));
+        Self { rule: name.to_owned(), rule_digest, by }
+    }
+}
+
 /// The verdict of an engine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
@@ -56,8 +87,8 @@ pub enum Verdict {
     Permit {
         /// The rule.
         rule: String,
-        /// The rule that requires an approval, and who may approve.
-        approval: Option<(String, Approvers)>,
+        /// The approval that the request needs.
+        approval: Option<ApprovalNeed>,
     },
     /// A rule forbids the request, or no rule permits it.
     Deny {

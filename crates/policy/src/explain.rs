@@ -4,11 +4,13 @@
 
 use serde::Serialize;
 use toolbooth_contracts::ErrorCode;
+use toolbooth_contracts::approval::Approvers;
 use toolbooth_contracts::charge::Charge;
 use toolbooth_contracts::event::DecisionSummary;
 
 use crate::authorizer::{AskedCall, Authorizer, Permit, ToolStatus};
 use crate::denial::{Denial, DenialRule};
+use crate::engine::ApprovalNeed;
 
 /// The result of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -198,11 +200,21 @@ impl Authorizer {
             }
             "approval" => match self.approval_setting(contract) {
                 None => "the settings ask for none".to_owned(),
-                Some(need) => format!("`{}` asks for one", need.rule),
+                Some(need) => asks(&need),
             },
             _ => "no limits".to_owned(),
         }
     }
+}
+
+/// Returns which rule asks for an approval, and of whom.
+fn asks(need: &ApprovalNeed) -> String {
+    let of = match need.by {
+        Approvers::Caller => "the caller itself or an operator",
+        Approvers::One => "an operator",
+        Approvers::Two => "two operators",
+    };
+    format!("`{}` asks {of}", need.rule)
 }
 
 impl Explanation {
@@ -215,7 +227,7 @@ impl Explanation {
             }
             match (step.step, permit.approval()) {
                 ("approval", Some(need)) => {
-                    step.saw = format!("`{}` asks for one", need.rule);
+                    step.saw = asks(need);
                     step.result = StepResult::Asks;
                 }
                 ("charges", _) if !permit.charges().is_empty() => {

@@ -157,8 +157,8 @@ mod tests {
 
     use super::*;
     use crate::{
-        CallerRights, CallerSets, EngineError, FeatureFlags, Grant, PolicyEngine, Question,
-        Verdict, Whitelist,
+        ApprovalNeed, CallerRights, CallerSets, EngineError, FeatureFlags, Grant, PolicyEngine,
+        Question, Verdict, Whitelist,
     };
 
     fn patterns(texts: &[&str]) -> Vec<ToolPattern> {
@@ -236,7 +236,7 @@ mod tests {
                 ItemKind::Prompt => Err(EngineError("broken".into())),
                 _ => Ok(Verdict::Permit {
                     rule: "files".into(),
-                    approval: self.0.then(|| ("files".into(), Approvers::One)),
+                    approval: self.0.then(|| ApprovalNeed::of_setting("files", Approvers::One)),
                 }),
             }
         }

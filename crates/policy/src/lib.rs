@@ -17,11 +17,13 @@ pub mod rules;
 mod toolset;
 mod whitelist;
 
-pub use authorizer::{Access, ApprovalNeed, AskedCall, Authorizer, Permit, RuleFit, ToolStatus};
+pub use authorizer::{Access, AskedCall, Authorizer, Permit, RuleFit, ToolStatus};
 pub use caller::{Budget, CallerRights, Grant, Operator};
 pub use caller_sets::{CallerPattern, CallerSets};
 pub use denial::{Denial, DenialRule};
-pub use engine::{Binding, EngineTool, ItemQuestion, PolicyEngine, Question, Verdict};
+pub use engine::{
+    ApprovalNeed, Binding, EngineTool, ItemQuestion, PolicyEngine, Question, Verdict,
+};
 pub use error::{EngineError, SettingError};
 pub use explain::{ExplainedStep, Explanation, StepResult};
 pub use flags::FeatureFlags;

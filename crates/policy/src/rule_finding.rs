@@ -17,7 +17,8 @@ pub struct Place {
 
 impl Place {
     /// Returns the place of a byte in a text.
-    pub(crate) fn of(file: &str, text: &str, offset: usize) -> Self {
+    #[must_use]
+    pub fn of(file: &str, text: &str, offset: usize) -> Self {
         let mut end = offset.min(text.len());
         while !text.is_char_boundary(end) {
             end -= 1;
@@ -113,15 +114,20 @@ pub struct RuleFinding {
 }
 
 impl RuleFinding {
-    pub(crate) fn new(code: RuleCode, place: Place, message: impl Into<String>) -> Self {
+    /// Creates a finding about no single tool, without a correction.
+    pub fn new(code: RuleCode, place: Place, message: impl Into<String>) -> Self {
         Self { code, place, tool: None, message: message.into(), hint: None }
     }
 
-    pub(crate) fn of_tool(self, tool: &str) -> Self {
+    /// Returns the finding about a tool.
+    #[must_use]
+    pub fn of_tool(self, tool: &str) -> Self {
         Self { tool: Some(tool.to_owned()), ..self }
     }
 
-    pub(crate) fn hint(self, hint: impl Into<String>) -> Self {
+    /// Returns the finding with its correction.
+    #[must_use]
+    pub fn hint(self, hint: impl Into<String>) -> Self {
         Self { hint: Some(hint.into()), ..self }
     }
 }

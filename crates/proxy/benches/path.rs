@@ -6,6 +6,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use criterion::{Criterion, criterion_group, criterion_main};
 use serde_json::json;
+use toolbooth_audit::approvals::{ApprovalVerdict, Decided};
 use toolbooth_audit::checkpoint::Due;
 use toolbooth_audit::ledger::{
     Claim, ClaimRequest, Claimed, Moment, Prune, Pruned, Refusal, Resolution, Settlement, Swept,
@@ -96,6 +97,9 @@ impl Ledger for NoStore {
     }
     async fn note_uses(&self, _: Vec<(String, String)>) -> Result<(), LedgerError> {
         Ok(())
+    }
+    async fn decide_approval(&self, _: ApprovalVerdict) -> Result<Decided, LedgerError> {
+        Ok(Decided::Missing)
     }
     async fn order(&self, _: OrderRequest) -> Result<Ordered, LedgerError> {
         Ok(Ordered::Missing)

@@ -42,6 +42,9 @@ pub enum OperationsError {
     /// The proxy was built without a reader of records.
     #[error("there are no records to read")]
     NoRecords,
+    /// The store did not answer, or a record in it is damaged.
+    #[error(transparent)]
+    Ledger(#[from] LedgerError),
 }
 
 /// Why a key names no caller.

@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 
 mod allowance;
+mod approvals;
 mod argument_rules;
 mod asynchronous;
 mod catalogue;
@@ -32,6 +33,7 @@ mod view_cache;
 mod world;
 mod worlds;
 
+pub use approvals::APPROVAL_REASON_BYTES_MAX;
 pub use argument_rules::ArgumentRules;
 pub use asynchronous::{AsyncCall, AsyncCalls, Submission};
 pub use catalogue::{Catalogue, Quarantined, SourceEntry, SourceState};
@@ -52,6 +54,7 @@ pub use requests::{
     UpstreamRefusal, Upstreams,
 };
 pub use state::{DeniedAuthentication, ProxyParts};
+pub use toolbooth_audit::approvals::{ApprovalFilter, Decided};
 pub use toolbooth_audit::ledger::Moment;
 pub use toolbooth_audit::reads::{LogFilter, ReceiptFilter};
 pub use view::{View, Visible, VisibleItem, declaration};

@@ -33,6 +33,11 @@ pub struct Limits {
     pub settle_patience: Duration,
     /// How long a tool's question waits for its answer.
     pub input_patience: Duration,
+    /// How long a requested approval can be decided, and a decision holds.
+    pub approval_expiry: Duration,
+    /// How long a call waits for its approval before it is refused; zero = not at all. At most
+    /// `in_flight_max` calls wait at once.
+    pub approval_wait: Duration,
     /// Asynchronous calls that can wait; further ones are refused as `overloaded`.
     pub queued_max: usize,
     /// Steps of a plan.
@@ -51,6 +56,8 @@ impl Default for Limits {
             progress_cap: None,
             settle_patience: Duration::from_secs(5),
             input_patience: Duration::from_secs(600),
+            approval_expiry: Duration::from_secs(3_600),
+            approval_wait: Duration::ZERO,
             queued_max: 10_000,
             plan_steps_max: 256,
             output: OutputRule::Warn,

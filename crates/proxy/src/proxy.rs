@@ -232,6 +232,8 @@ impl ToolProxy {
     /// If the store cannot be closed.
     pub async fn shut_down(&self, grace: Duration) -> Result<Option<String>, LedgerError> {
         self.0.slots.close();
+        // Calls that wait for an approval are answered.
+        self.0.decisions.send_modify(|count| *count = count.wrapping_add(1));
         self.0.updates.close().await;
         self.0.tasks.close();
         if tokio::time::timeout(grace, self.0.tasks.wait()).await.is_err() {

@@ -14,7 +14,10 @@ pub(crate) async fn record(
     state: &ProxyState,
     mut trail: Box<CallTrail>,
 ) -> Result<Box<CallTrail>, Refused> {
-    let Some(decision) = trail.shadow.take() else { return Ok(trail) };
+    let Some(decision) = trail.shadow.take().filter(|_| !trail.is_shadow_recorded) else {
+        return Ok(trail);
+    };
+    trail.is_shadow_recorded = true;
     let mut event = trail.event(AuditEventKind::PolicyShadowDenied, &state.parts.clock.now());
     event.decision = Some(decision);
     match state.parts.ledger.record_events(vec![event]).await {

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use toolbooth_audit::ledger::Moment;
@@ -102,6 +102,10 @@ pub(crate) struct ProxyState {
     pub(crate) orders: Orders,
     /// Stops of running calls.
     pub(crate) stops: Stops,
+    /// Counts the decisions on approvals in this process, for calls that wait for one.
+    pub(crate) decisions: watch::Sender<u64>,
+    /// The places of calls that wait for their approval.
+    pub(crate) waiting: Semaphore,
     /// The subscriptions of callers.
     pub(crate) subscriptions: Subscriptions,
     pub(crate) updates: Updates,
@@ -110,6 +114,7 @@ pub(crate) struct ProxyState {
 impl ProxyState {
     pub(crate) fn new(parts: ProxyParts) -> Self {
         let slots = Arc::new(Semaphore::new(parts.limits.in_flight_max));
+        let waiting = parts.limits.in_flight_max;
         Self {
             parts,
             slots,
@@ -119,6 +124,8 @@ impl ProxyState {
             refusal_limits: RefusalLimits::default(),
             orders: Orders::default(),
             stops: Stops::default(),
+            decisions: watch::Sender::default(),
+            waiting: Semaphore::new(waiting),
             subscriptions: Subscriptions::default(),
             updates: Updates::default(),
         }

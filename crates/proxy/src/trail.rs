@@ -13,6 +13,7 @@ use toolbooth_audit::redact;
 use toolbooth_contracts::agent_log::{AgentLog, LogLevel};
 use toolbooth_contracts::event::{AuditEventKind, DecisionSummary, EventBody};
 use toolbooth_contracts::json::{JsonText, WRAPPED_DEPTH_MAX, parse_with_doubles};
+use toolbooth_contracts::secret::SecretShapes;
 use toolbooth_contracts::{
     Arguments, CallContext, Caller, ContentBlock, Effect, ErrorCode, Status, payload,
 };
@@ -25,6 +26,8 @@ pub(crate) const NAME_BYTES_MAX: usize = 512;
 const LOGGED_BYTES_MAX: usize = 256 << 10;
 /// Bytes of its input that the record of a refusal stores.
 const REFUSED_BYTES_MAX: usize = 4 << 10;
+/// Bytes of arguments that an approval stores until it is decided.
+const SHOWN_BYTES_MAX: usize = 64 << 10;
 
 /// The input of a call, as far as it is known.
 pub(crate) enum Input {
@@ -65,6 +68,8 @@ pub(crate) struct CallTrail {
     pub(crate) decision: Option<DecisionSummary>,
     /// What rules in shadow would have decided, until it is recorded.
     pub(crate) shadow: Option<DecisionSummary>,
+    /// Whether such a decision is recorded: a call that waits for an approval is judged again.
+    pub(crate) is_shadow_recorded: bool,
     pub(crate) warnings: Vec<String>,
 }
 
@@ -89,6 +94,7 @@ impl CallTrail {
             policy_version: String::new(),
             decision: None,
             shadow: None,
+            is_shadow_recorded: false,
             warnings: Vec::new(),
         };
         cut(&mut trail.tool_id);
@@ -301,6 +307,16 @@ pub(crate) fn boundary(text: &str, at: usize) -> usize {
 fn logged_digest(level: LogLevel, digest: Option<&String>) -> Option<JsonText> {
     let digest = digest.filter(|_| level != LogLevel::None)?;
     Some(plain(&json!({ "digest": digest })))
+}
+
+/// Returns arguments for those who decide on an approval: redacted, and only their size if they are large.
+pub(crate) fn shown_arguments(arguments: &Arguments, shapes: &SecretShapes) -> JsonText {
+    let bytes = arguments.bytes();
+    if bytes > SHOWN_BYTES_MAX {
+        return omitted(bytes);
+    }
+    let shown = redact::tree(arguments.tree(), shapes).ok();
+    shown.filter(|shown| shown.depth() <= WRAPPED_DEPTH_MAX).unwrap_or_else(|| omitted(bytes))
 }
 
 /// Returns the replacement of a payload that is too large to be stored.

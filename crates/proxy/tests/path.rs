@@ -14,6 +14,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use mockall::mock;
 use serde_json::{Value, json};
+use toolbooth_audit::approvals::{ApprovalVerdict, Decided};
 use toolbooth_audit::checkpoint::Due;
 use toolbooth_audit::ledger::{
     ClaimRequest, Claimed, Ledger, LedgerError, Moment, Prune, Pruned, Refusal, Resolution,
@@ -67,6 +68,7 @@ mock! {
         async fn refuse(&self, refusal: Refusal) -> Result<(), LedgerError>;
         async fn record_events(&self, events: Vec<EventBody>) -> Result<(), LedgerError>;
         async fn note_uses(&self, uses: Vec<(String, String)>) -> Result<(), LedgerError>;
+        async fn decide_approval(&self, verdict: ApprovalVerdict) -> Result<Decided, LedgerError>;
         async fn order(&self, order: OrderRequest) -> Result<Ordered, LedgerError>;
         async fn renew(&self, at: Moment) -> Result<(), LedgerError>;
         async fn sweep(&self, at: Moment) -> Result<Vec<Swept>, LedgerError>;

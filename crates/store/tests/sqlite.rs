@@ -5,6 +5,9 @@
 use std::sync::Arc;
 
 use rusqlite::Connection;
+use toolbooth_audit::approvals::{
+    ApprovalFilter, ApprovalName, ApprovalRequest, ApprovalVerdict, Decided,
+};
 use toolbooth_audit::checkpoint::Due;
 use toolbooth_audit::conformance::{moment, request, settlement, suite};
 use toolbooth_audit::ledger::{ClaimRequest, Claimed, Ledger, Prune, PruneKind, Pruned};
@@ -13,6 +16,7 @@ use toolbooth_audit::queue::{CallQueue, QueuedCall};
 use toolbooth_audit::reads::{EventFilter, Include, LogFilter, ReceiptFilter};
 use toolbooth_audit::verify::TrustAnchors;
 use toolbooth_audit::{LedgerReads, verify};
+use toolbooth_contracts::approval::Approvers;
 use toolbooth_contracts::contract::IdempotencyMode;
 use toolbooth_contracts::event::{AuditEventKind, EventBody};
 use toolbooth_contracts::json::JsonText;
@@ -284,6 +288,87 @@ async fn tampering_with_the_file_is_found() {
     }
 }
 
+fn needed(call: &str) -> ApprovalRequest {
+    ApprovalRequest {
+        approval_id: format!("approval-{call}"),
+        rule: "rule".into(),
+        rule_digest: "r0".into(),
+        approvers: Approvers::One,
+        expires_at: moment(1_000).text,
+        arguments: None,
+        open_after: String::new(),
+    }
+}
+
+#[tokio::test]
+async fn an_approval_that_is_put_back_to_an_earlier_state_is_found() {
+    let folder = tempfile::tempdir().unwrap();
+    let ledger = open(folder.path(), "one");
+    let ask = || async {
+        let call = request("a", IdempotencyMode::None, &[], "args");
+        ledger.claim(ClaimRequest { approval: Some(needed("a")), ..call }).await.unwrap()
+    };
+    assert!(matches!(ask().await, Claimed::ApprovalRequired { .. }));
+    let connection = Connection::open(folder.path().join(DATABASE)).unwrap();
+    let row = || -> (String, String) {
+        let sql = "SELECT state, body FROM approvals";
+        connection.query_row(sql, [], |row| Ok((row.get(0)?, row.get(1)?))).unwrap()
+    };
+    let pending = row();
+    let filter = ApprovalFilter { limit: 1, ..ApprovalFilter::default() };
+    let stored = ledger.approvals(filter).await.unwrap().remove(0).accounted().unwrap();
+    let verdict = ApprovalVerdict {
+        approval_id: stored.approval_id.clone(),
+        name: ApprovalName::of(&stored),
+        grants: true,
+        by: "operator".into(),
+        is_operator: true,
+        reason: None,
+        expires_at: moment(1_000).text,
+        at: moment(2),
+    };
+    assert!(matches!(ledger.decide_approval(verdict).await, Ok(Decided::Done(_))));
+    let granted = row();
+    assert!(matches!(ask().await, Claimed::Fresh(_)));
+    for (state, body) in [pending, granted] {
+        let put = "UPDATE approvals SET state = ?1, body = ?2";
+        assert_eq!(connection.execute(put, [state, body]).unwrap(), 1);
+        let report = verify::store(&ledger, TrustAnchors::default()).await.unwrap();
+        let kinds: Vec<&str> = report.problems.iter().map(|one| one.kind.as_str()).collect();
+        assert_eq!(kinds, ["approval-changed"], "{report:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_caller_has_a_limited_number_of_undecided_requests() {
+    let folder = tempfile::tempdir().unwrap();
+    let ledger = open(folder.path(), "one");
+    let ask = async |call: &str, caller: &str, open_after: &str| {
+        let approval = ApprovalRequest { open_after: open_after.to_owned(), ..needed(call) };
+        let asking = ClaimRequest {
+            approval: Some(approval),
+            caller: caller.to_owned(),
+            ..request(call, IdempotencyMode::None, &[], call)
+        };
+        ledger.claim(asking).await.unwrap()
+    };
+    assert!(matches!(ask("a", "local", "").await, Claimed::ApprovalRequired { .. }));
+    let connection = Connection::open(folder.path().join(DATABASE)).unwrap();
+    let many = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1000)
+        INSERT INTO approvals SELECT 'b' || i, tool, caller, 'x', contract_digest, state, body
+        FROM approvals, n";
+    assert_eq!(connection.execute(many, []).unwrap(), 1_000);
+    assert!(matches!(ask("c", "local", "").await, Claimed::RateLimited { .. }));
+    assert!(matches!(ask("a", "local", "").await, Claimed::ApprovalRequired { .. }), "it is known");
+    // Those of others, those that are decided, and those that have expired do not count.
+    assert!(matches!(ask("d", "key:x", "").await, Claimed::ApprovalRequired { .. }));
+    assert!(matches!(ask("e", "local", "c").await, Claimed::ApprovalRequired { .. }));
+    connection
+        .execute("UPDATE approvals SET state = 'rejected' WHERE approval_id > 'b'", [])
+        .unwrap();
+    assert!(matches!(ask("f", "local", "").await, Claimed::ApprovalRequired { .. }));
+}
+
 #[tokio::test]
 async fn an_approval_is_believed_by_its_event_and_not_by_its_row() {
     let granted =
@@ -297,6 +382,13 @@ async fn an_approval_is_believed_by_its_event_and_not_by_its_row() {
         ("UPDATE approvals SET contract_digest = 'other'", "approval-changed"),
         ("UPDATE approvals SET body = json_remove(body, '$.auditSeq')", "approval-changed"),
         ("UPDATE approvals SET body = 'nonsense'", "approval-changed"),
+        ("UPDATE approvals SET body = json_remove(body, '$.auditSeq', '$.revision')", "approval-changed"),
+        (
+            "INSERT INTO approvals SELECT 'x', tool, caller, args_digest, contract_digest, state,
+                 json_set(json_remove(body, '$.auditSeq', '$.revision'), '$.approvalId', 'x',
+                          '$.approvers', 'self') FROM approvals",
+            "approval-changed",
+        ),
         ("UPDATE approvals SET approval_id = 'other'", "approval-missing"),
         ("DELETE FROM approvals", "approval-missing"),
         (
@@ -308,7 +400,7 @@ async fn an_approval_is_believed_by_its_event_and_not_by_its_row() {
         let folder = tempfile::tempdir().unwrap();
         let ledger = open(folder.path(), "one");
         let asks = |call: &str| ClaimRequest {
-            approval_rule: Some("rule".into()),
+            approval: Some(needed(call)),
             ..request(call, IdempotencyMode::None, &[], "args")
         };
         let asked = ledger.claim(asks("a")).await.unwrap();

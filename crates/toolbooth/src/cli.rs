@@ -9,8 +9,8 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 pub(crate) use records::{
-    Audit, EventFilterArgs, EventFormat, ExportFormat, Keys, LogFilterArgs, Logs, PauseArgs,
-    PruneWhat, Receipts, ResolvedAs, Store,
+    Approvals, Audit, EventFilterArgs, EventFormat, ExportFormat, Keys, LogFilterArgs, Logs,
+    PauseArgs, PruneWhat, Receipts, ResolvedAs, Store,
 };
 
 use crate::import::secrets::SecretPlace;
@@ -276,6 +276,9 @@ pub(crate) enum Command {
     /// Reads the receipts, resolves unknown outcomes, removes old records.
     #[command(subcommand)]
     Receipts(Receipts),
+    /// Lists the approvals of calls, and grants or rejects them.
+    #[command(subcommand)]
+    Approvals(Approvals),
     /// Creates, lists and revokes the API keys of callers.
     #[command(subcommand)]
     Keys(Keys),

@@ -54,7 +54,7 @@ impl Runtime {
             clock: Arc::clone(&clock),
             ids,
             shapes: secret_shapes::of_records(),
-            limits: limits(config),
+            limits: limits(config)?,
             retention: retention(config),
         });
         let calls = AsyncCalls::new(proxy.clone(), opened.queue, Arc::clone(&opened.reads));

@@ -107,10 +107,22 @@ pub(crate) fn authorizer(loaded: &Loaded) -> Result<Authorizer, Failure> {
     })
 }
 
-pub(crate) fn limits(config: &Config) -> Limits {
+/// Returns the limits of the call path.
+///
+/// # Errors
+/// [`Failure`], if a call would wait longer for its approval than a request can be decided.
+pub(crate) fn limits(config: &Config) -> Result<Limits, Failure> {
     let standard = Limits::default();
-    let proxy = &config.proxy;
-    Limits {
+    let (proxy, approvals) = (&config.proxy, &config.approvals);
+    let approval_expiry =
+        approvals.expiry_ms.map_or(standard.approval_expiry, |ms| Duration::from_millis(ms.get()));
+    let approval_wait = Duration::from_millis(approvals.wait_ms.unwrap_or_default());
+    if approval_wait >= approval_expiry {
+        let message = "a call must not wait longer than its approval can be decided";
+        let failure = Failure::configuration(message).at("approvals.wait_ms");
+        return Err(failure.hint("give less than `expiry_ms`"));
+    }
+    Ok(Limits {
         in_flight_max: proxy.in_flight_max.unwrap_or(standard.in_flight_max),
         argument_bytes_max: proxy.argument_bytes_max.unwrap_or(standard.argument_bytes_max),
         result_bytes_max: proxy.result_bytes_max.unwrap_or(standard.result_bytes_max),
@@ -119,9 +131,11 @@ pub(crate) fn limits(config: &Config) -> Limits {
             .input_patience_ms
             .map_or(standard.input_patience, Duration::from_millis),
         progress_cap: proxy.progress_cap_ms.map(Duration::from_millis),
+        approval_expiry,
+        approval_wait,
         queued_max: proxy.queued_max.unwrap_or(standard.queued_max),
         ..standard
-    }
+    })
 }
 
 /// Returns the retention of payloads.

@@ -16,7 +16,7 @@ use toolbooth_store::postgres::{PostgresLedger, PostgresOptions};
 use toolbooth_store::sqlite::{Durability, SqliteLedger, SqliteOptions};
 
 pub(crate) fn claim(at: Moment, dispatched: EventBody, sync: bool) -> ClaimRequest {
-    super::claim_request!(at, dispatched, sync)
+    super::claim_request!(at, dispatched, sync, approval_rule: None, approval_id: String::new())
 }
 
 pub(crate) fn log(log: AgentLog) -> AgentLog {

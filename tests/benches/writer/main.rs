@@ -41,8 +41,6 @@ macro_rules! claim_request {
             args_digest: "0".repeat(64),
             older_args_digests: Vec::new(),
             charges: Vec::new(),
-            approval_rule: None,
-            approval_id: String::new(),
             policy_version: "0".repeat(32),
             at: $at,
             dispatched: $dispatched,

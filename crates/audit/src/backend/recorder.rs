@@ -12,6 +12,7 @@ use toolbooth_contracts::event::EventBody;
 use toolbooth_contracts::order::OrderName;
 use toolbooth_contracts::receipt::Receipt;
 
+use crate::approvals::{ApprovalVerdict, Decided};
 use crate::backend::disk_space::DiskSpace;
 use crate::backend::pruning::PrunedRange;
 use crate::backend::steps::{
@@ -31,8 +32,8 @@ use crate::note::Signer;
 use crate::orders::{OrderRequest, Ordered, RawOrder};
 use crate::queue::{CallQueue, Enqueued, Heartbeat, QueuedCall, RawCall, digest_of};
 use crate::reads::{
-    Accounted, DamagedRow, EventFilter, FoundId, Include, LedgerReads, LogFilter, Page,
-    PlacedEvent, RawApproval, RawEntry, ReceiptFilter, Unaccounted, WriterHead,
+    Accounted, ApprovalFilter, DamagedRow, EventFilter, FoundId, Include, LedgerReads, LogFilter,
+    Page, PlacedEvent, RawApproval, RawEntry, ReceiptFilter, Unaccounted, WriterHead,
 };
 
 /// Maximum number of consecutive steps to free space; calls continue between them.
@@ -154,6 +155,10 @@ impl<R: StepRunner> Ledger for Recorder<R> {
 
     async fn order(&self, order: OrderRequest) -> Result<Ordered, LedgerError> {
         self.runner.run(order).await
+    }
+
+    async fn decide_approval(&self, verdict: ApprovalVerdict) -> Result<Decided, LedgerError> {
+        self.runner.run(verdict).await
     }
 
     async fn note_uses(&self, uses: Vec<(String, String)>) -> Result<(), LedgerError> {
@@ -322,6 +327,10 @@ impl<R: StepRunner> LedgerReads for Recorder<R> {
         limit: usize,
     ) -> Result<Vec<RawApproval>, LedgerError> {
         self.runner.reads().approval_page(after, limit).await
+    }
+
+    async fn approvals(&self, filter: ApprovalFilter) -> Result<Vec<RawApproval>, LedgerError> {
+        self.runner.reads().approvals(filter).await
     }
 
     async fn order_page(

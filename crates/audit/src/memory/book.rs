@@ -6,20 +6,24 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex};
 
 use toolbooth_contracts::agent_log::AgentLog;
-use toolbooth_contracts::approval::Approval;
+use toolbooth_contracts::approval::{Approval, ApprovalState};
 use toolbooth_contracts::event::AuditEvent;
 use toolbooth_contracts::order::{Order, OrderName};
 use toolbooth_contracts::receipt::{AuditPlace, ClaimState, Receipt};
 
 use super::locked;
+use crate::approvals::PENDING_MAX;
 use crate::backend::chain::Head;
 use crate::backend::pruning::Removal;
-use crate::backend::working::{Batch, CallName, Needs, RateName, StoreQuery, Stored, WorkingSet};
+use crate::backend::working::{
+    APPROVALS_LOADED, Batch, CallName, Needs, RateName, StoreQuery, Stored, WorkingSet,
+};
 use crate::backend::writer::{Backend, Failure, LogEnd};
 use crate::charges::BudgetRow;
 use crate::ledger::LedgerError;
 use crate::orders::RawOrder;
 use crate::queue::{self, QueueState, QueuedCall, RawCall};
+use crate::reads::RawApproval;
 
 /// A receipt, and the keys that it holds.
 #[derive(Debug)]
@@ -147,11 +151,18 @@ impl MemoryState {
             set.load_running(tool, count as u64);
         }
         for name in needs.approvals {
-            let newest = self.approvals.values().rev().find(|approval| name.fits(approval));
-            if let Some(approval) = newest {
-                self.load_approval(approval, set);
-            }
+            let fitting = self.approvals.values().rev().filter(|approval| name.fits(approval));
+            fitting.take(APPROVALS_LOADED).for_each(|approval| self.load_approval(approval, set));
             set.load_asked(name);
+        }
+        for name in needs.pending {
+            let own = self.approvals.range(name.1.clone()..).filter(|(id, approval)| {
+                **id > name.1
+                    && approval.caller == name.0
+                    && approval.state == ApprovalState::Pending
+            });
+            let pending = own.take(PENDING_MAX as usize).count() as u64;
+            set.load_pending(name, pending);
         }
         for name in needs.calls {
             let call = self.calls.get(&name).map(|(_, call)| call.clone());
@@ -180,6 +191,16 @@ impl MemoryState {
     fn load_approval(&self, approval: &Approval, set: &mut WorkingSet) {
         let event = self.event(approval.audit_seq.as_ref());
         set.load_approval(approval.clone(), event.as_deref());
+    }
+
+    /// Returns an approval as stored.
+    pub(super) fn raw_approval(&self, approval: &Approval) -> RawApproval {
+        RawApproval {
+            id: approval.approval_id.clone(),
+            bytes: crate::digest::record_text(approval),
+            columns: Vec::new(),
+            event: self.event(approval.audit_seq.as_ref()),
+        }
     }
 
     fn in_state(&self, state: QueueState) -> impl Iterator<Item = &(usize, QueuedCall)> {

@@ -4,6 +4,7 @@ use std::ops::Bound;
 
 use async_trait::async_trait;
 use toolbooth_contracts::agent_log::AgentLog;
+use toolbooth_contracts::approval::Approval;
 use toolbooth_contracts::order::OrderName;
 use toolbooth_contracts::receipt::Receipt;
 
@@ -16,8 +17,9 @@ use crate::ledger::LedgerError;
 use crate::orders::RawOrder;
 use crate::queue::RawCall;
 use crate::reads::{
-    Accounted, EventFilter, FoundId, IdKind, Include, LedgerReads, LogFilter, MILESTONES, Page,
-    PlacedEvent, RawApproval, RawEntry, RawRecord, ReceiptFilter, Unaccounted, WriterHead,
+    Accounted, ApprovalFilter, EventFilter, FoundId, IdKind, Include, LedgerReads, LogFilter,
+    MILESTONES, Page, PlacedEvent, RawApproval, RawEntry, RawRecord, ReceiptFilter, Unaccounted,
+    WriterHead,
 };
 
 fn raw(record: &impl serde::Serialize) -> RawRecord {
@@ -184,13 +186,21 @@ impl LedgerReads for Memory {
             .values()
             .filter(|approval| after.as_ref().is_none_or(|after| approval.approval_id > *after))
             .take(limit)
-            .map(|approval| RawApproval {
-                id: approval.approval_id.clone(),
-                bytes: crate::digest::record_text(approval),
-                columns: Vec::new(),
-                event: book.event(approval.audit_seq.as_ref()),
-            })
+            .map(|approval| book.raw_approval(approval))
             .collect())
+    }
+
+    async fn approvals(&self, filter: ApprovalFilter) -> Result<Vec<RawApproval>, LedgerError> {
+        let book = self.book();
+        let passes = |approval: &&Approval| {
+            filter.id.as_ref().is_none_or(|id| approval.approval_id == *id)
+                && filter.state.is_none_or(|state| approval.state == state)
+                && filter.tool.as_ref().is_none_or(|tool| approval.tool_id == *tool)
+                && filter.caller.as_ref().is_none_or(|caller| approval.caller == *caller)
+                && filter.before.as_ref().is_none_or(|before| approval.approval_id < *before)
+        };
+        let found = book.approvals.values().rev().filter(passes).take(filter.limit);
+        Ok(found.map(|approval| book.raw_approval(approval)).collect())
     }
 
     async fn order_page(

@@ -6,6 +6,7 @@
 //!
 //! Doc: records.md#verification
 
+mod approvals;
 mod budgets;
 mod chain;
 mod event_fields;

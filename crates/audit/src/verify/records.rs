@@ -10,13 +10,14 @@ use toolbooth_contracts::approval::Approval;
 use toolbooth_contracts::event::AuditEventKind;
 use toolbooth_contracts::receipt::{AuditPlace, Receipt};
 
+use super::approvals::Approvals;
 use super::budgets::Budgets;
 use super::event_fields::{EventFields, LogFields, Read, ReceiptFields, Record, fits, is_name};
 use super::orders::Orders;
 use super::report::Problems;
 use super::survey::Expectations;
 use crate::backend::steps::CALL_SINCE;
-use crate::backend::working::{CallName, has_accounting_event};
+use crate::backend::working::CallName;
 use crate::charges::RawBudget;
 use crate::claim::holds_keys;
 use crate::digest::Digester;
@@ -89,8 +90,7 @@ pub(super) struct Records<'e> {
     dispatched: BTreeMap<String, u64>,
     /// Receipts for which not all events were read yet.
     accounted: BTreeMap<String, AccountingEvents>,
-    /// Requested approvals, and the places of the requests.
-    asked: BTreeMap<String, (String, u64)>,
+    approvals: Approvals,
     orders: Orders,
     budgets: Budgets,
     /// Missing receipts that held keys after an event.
@@ -121,7 +121,7 @@ impl<'e> Records<'e> {
             unresolved: Vec::new(),
             dispatched: BTreeMap::new(),
             accounted: BTreeMap::new(),
-            asked: BTreeMap::new(),
+            approvals: Approvals::default(),
             orders: Orders::default(),
             budgets: Budgets::default(),
             absent: BTreeMap::new(),
@@ -137,11 +137,7 @@ impl<'e> Records<'e> {
     pub(super) fn event(&mut self, read: &Read) {
         let Some(fields) = &read.fields else { return };
         self.legacy(read, fields);
-        if fields.event == AuditEventKind::ApprovalRequested
-            && let Some(id) = fields.fact("approvalId")
-        {
-            self.asked.insert(id.to_owned(), (read.writer.clone(), read.seq));
-        }
+        self.approvals.event(read, fields);
         self.orders.event(read, fields);
         self.budgets.event(fields);
         if fields.event == AuditEventKind::ReceiptResolved
@@ -430,25 +426,10 @@ impl<'e> Records<'e> {
     }
 
     pub(super) fn approval(&mut self, raw: &RawApproval) {
-        let approval: Option<Approval> = serde_json::from_str(&raw.bytes).ok();
-        let has_event = self.asked.remove(&raw.id).is_some();
-        let is_sound = approval.is_some_and(|approval| {
-            let state = serde_json::to_value(approval.state).unwrap_or_default();
-            let own = [
-                Some(approval.tool_id.as_str()),
-                Some(approval.caller.as_str()),
-                Some(approval.args_digest.as_str()),
-                Some(approval.contract_digest.as_str()),
-                state.as_str(),
-            ];
-            // The pruned event accounted for it when it was written.
-            let pruned = self.is_lacking(approval.audit_seq.as_ref());
-            approval.approval_id == raw.id
-                && (approval.audit_seq.is_some() || !has_event)
-                && fits(&raw.columns, &own)
-                && (pruned || has_accounting_event(&approval, raw.event.as_deref()))
-        });
-        if !is_sound {
+        // The pruned event accounted for it when it was written.
+        let pruned = |approval: &Approval| self.is_lacking(approval.audit_seq.as_ref());
+        let pruned = raw.approval().is_some_and(|approval| pruned(&approval));
+        if !self.approvals.accounts_for(raw, pruned) {
             let message = format!("no event accounts for approval {} as it is", raw.id);
             self.problems.add("approval-changed", "", None, message);
         }
@@ -560,7 +541,11 @@ impl<'e> Records<'e> {
                 self.problems.add("pin-unaccounted", "", None, message);
             }
         }
-        for (id, (writer, seq)) in std::mem::take(&mut self.asked) {
+        for (id, writer, seq) in self.approvals.doubled() {
+            let message = format!("approval {id} was put back to an earlier state");
+            self.problems.add("approval-changed", &writer, seq, message);
+        }
+        for (id, writer, seq) in self.approvals.missing() {
             let message = format!("approval {id} is missing");
             self.problems.add("approval-missing", &writer, seq, message);
         }

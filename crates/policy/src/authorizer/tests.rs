@@ -187,15 +187,14 @@ impl PolicyEngine for Says {
 
 #[test]
 fn rules_in_shadow_pass_and_say_what_they_would_have_decided() {
-    let permit = |approval: Option<(String, Approvers)>| {
-        Ok(Verdict::Permit { rule: "yes".into(), approval })
-    };
+    let permit =
+        |approval: Option<ApprovalNeed>| Ok(Verdict::Permit { rule: "yes".into(), approval });
     let deny = Ok(Verdict::Deny { rule: "no".into(), reason: "No.".into() });
     let broken = Err(EngineError("broken".into()));
     let caller = Caller::authenticated(Identity::local());
     for (verdict, told, enforced) in [
         (permit(None), None, Some(false)),
-        (permit(Some(("ask".into(), Approvers::One))), Some("ask"), Some(true)),
+        (permit(Some(ApprovalNeed::of_setting("ask", Approvers::One))), Some("ask"), Some(true)),
         (deny, Some("no"), None),
         (broken, Some("engine-error"), None),
     ] {

@@ -69,7 +69,7 @@ impl BoundRules {
                 let rules: Vec<&str> = all.map(|i| self.set.rule(*i).id()).collect();
                 let (decision, why) = match applying.verdict(&self.set) {
                     Verdict::Permit { rule, approval: None } => (Decision::Permit, rule),
-                    Verdict::Permit { approval: Some((rule, _)), .. } => (Decision::Approval, rule),
+                    Verdict::Permit { approval: Some(need), .. } => (Decision::Approval, need.rule),
                     Verdict::Deny { rule, .. } => (Decision::Deny, rule),
                 };
                 (rules, decision, format!("by `{why}`"))

@@ -135,7 +135,7 @@ fn questions<T>(tools: &[ToolContract], mut judge: impl FnMut(&Question<'_>) -> 
 fn allows(answer: &Result<Verdict, EngineError>) -> usize {
     match answer {
         Err(_) | Ok(Verdict::Deny { .. }) => 0,
-        Ok(Verdict::Permit { approval: Some((_, by)), .. }) => 3 - *by as usize,
+        Ok(Verdict::Permit { approval: Some(need), .. }) => 3 - need.by as usize,
         Ok(Verdict::Permit { approval: None, .. }) => 4,
     }
 }

@@ -5,11 +5,10 @@
 use std::sync::OnceLock;
 
 use cedar_policy::{Authorizer, Entities, PolicySet, Request, Response};
-use toolbooth_contracts::approval::Approvers;
 
 use super::reads::Reads;
 use super::set::RuleSet;
-use crate::engine::Verdict;
+use crate::engine::{ApprovalNeed, Verdict};
 use crate::error::EngineError;
 
 /// The rules of one or of several tools, in the order of their files.
@@ -108,11 +107,9 @@ impl Applying {
                 reason: "no rule permits it".to_owned(),
             };
         };
-        // The forbid that asks for the most.
-        let forbids = self.forbids.iter().map(rule);
-        let asking = forbids.chain([permit]).max_by_key(|rule| rule.approval()).unwrap_or(permit);
-        let approval: Option<(String, Approvers)> =
-            asking.approval().map(|approvers| (asking.id().to_owned(), approvers));
+        // All that ask, so that a change of any of them asks anew.
+        let asking = self.forbids.iter().map(rule).chain([permit]);
+        let approval = asking.filter_map(|rule| rule.approval_need()).reduce(ApprovalNeed::and);
         Verdict::Permit { rule: permit.id().to_owned(), approval }
     }
 }

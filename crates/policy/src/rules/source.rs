@@ -6,12 +6,15 @@ use std::str::FromStr;
 
 use cedar_policy::pst::{self, StaticPolicy, Template};
 use cedar_policy::{ActionConstraint, Effect, Policy, PolicyId, PolicySet};
+use data_encoding::HEXLOWER;
 use miette::Diagnostic;
+use sha2::{Digest, Sha256};
 use toolbooth_contracts::approval::Approvers;
 use toolbooth_contracts::id::nearest;
 
 use super::reads::Reads;
 use super::scope::{Group, Scope, actions, id_of};
+use crate::engine::ApprovalNeed;
 use crate::rule_finding::{Place, RuleCode, RuleFinding};
 
 /// Maximum length of a file of rules or cases, in bytes.
@@ -42,6 +45,8 @@ pub struct RuleFile {
 #[derive(Debug, Clone)]
 pub(super) struct Rule {
     pub(super) annotations: Annotations,
+    /// SHA-256 of its text with its annotations, in hex.
+    pub(super) digest: String,
     pub(super) policy: Policy,
     /// The same for the tools that the scope is known to fit.
     pub(super) unscoped: Policy,
@@ -202,6 +207,7 @@ fn rule(policy: &Policy, place: Place, findings: &mut Vec<RuleFinding>) -> Optio
     }
     Some(Rule {
         forbids: policy.effect() == Effect::Forbid,
+        digest: HEXLOWER.encode(&Sha256::digest(policy.to_string())),
         annotations,
         scope,
         actions: actions(&policy).into_iter().collect(),
@@ -219,6 +225,13 @@ impl Rule {
 
     pub(super) fn approval(&self) -> Option<Approvers> {
         self.annotations.approval
+    }
+
+    /// Returns the approval that the rule asks for where it applies.
+    pub(super) fn approval_need(&self) -> Option<ApprovalNeed> {
+        let by = self.approval()?;
+        let (rule, rule_digest) = (self.id().to_owned(), self.digest.clone());
+        Some(ApprovalNeed { rule, rule_digest, by })
     }
 }
 

@@ -105,8 +105,8 @@ impl Ask {
 fn decided(verdict: Result<Verdict, EngineError>) -> String {
     match verdict {
         Ok(Verdict::Permit { rule, approval: None }) => format!("+{rule}"),
-        Ok(Verdict::Permit { rule, approval: Some((asking, by)) }) => {
-            format!("+{rule} {asking} {by:?}")
+        Ok(Verdict::Permit { rule, approval: Some(need) }) => {
+            format!("+{rule} {} {:?}", need.rule, need.by)
         }
         Ok(Verdict::Deny { rule, .. }) => format!("-{rule}"),
         Err(error) => format!("!{error}"),

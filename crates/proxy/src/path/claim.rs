@@ -17,6 +17,7 @@ use toolbooth_contracts::{Conversation, ErrorCode, GuardedArguments, ToolContrac
 use toolbooth_policy::Permit;
 use toolbooth_registry::RegisteredTool;
 
+use super::approval::{self, Unapproved};
 use super::authorize::Authorized;
 use super::keys;
 use super::resolve::FoundTool;
@@ -65,11 +66,24 @@ impl From<Refused> for Stop {
     }
 }
 
+/// Why there is no claim.
+pub(super) enum NotClaimed {
+    Stopped(Stop),
+    /// The call can wait for its approval.
+    Unapproved(Box<Unapproved>),
+}
+
+impl<S: Into<Stop>> From<S> for NotClaimed {
+    fn from(stop: S) -> Self {
+        Self::Stopped(stop.into())
+    }
+}
+
 /// Claims a call. If a duplicate is still running, the call waits for its outcome without a slot.
 pub(super) async fn claim(
     state: &Arc<ProxyState>,
     authorized: Authorized,
-) -> Result<ClaimedCall, Stop> {
+) -> Result<ClaimedCall, NotClaimed> {
     let Authorized { mut found, permit, arguments, natural_key, .. } = authorized;
     found.entered.trail = shadow::record(state, found.entered.trail).await?;
     let contract = Arc::clone(found.tool.contract());
@@ -79,9 +93,10 @@ pub(super) async fn claim(
         &contract,
         &found.entered.trail,
         natural_key,
-        found.entered.asked.dedup_key.take(),
+        found.entered.asked.dedup_key.clone(),
     );
-    if keys.ignored {
+    let is_new = |warning: &String| warning != "key-ignored";
+    if keys.ignored && found.entered.trail.warnings.iter().all(is_new) {
         found.entered.trail.warnings.push("key-ignored".to_owned());
     }
     let patience = Duration::from_millis(contract.policy.timeout_ms);
@@ -93,7 +108,8 @@ pub(super) async fn claim(
         if state.parts.clock.monotonic() >= until {
             return Err(Refused::new(found.entered.trail, ErrorCode::Timeout).into());
         }
-        let request = claim_request(state, &found.entered.trail, &found.tool, &permit, &keys);
+        let trail = &found.entered.trail;
+        let request = claim_request(state, trail, &found.tool, &permit, &arguments, &keys);
         let claimed = match state.parts.ledger.claim(request).await {
             Ok(claimed) => claimed,
             Err(error) => return Err(unrecorded(found.entered.trail, &error).into()),
@@ -104,7 +120,12 @@ pub(super) async fn claim(
                 return Ok(ClaimedCall { found, claim, arguments, forwarded_key, _stage: () });
             }
             Claimed::InFlight { receipt_id, settled } => (receipt_id, settled),
-            other => return Err(stopped(found, other)),
+            Claimed::ApprovalRequired { approval_id } => {
+                let approvers = permit.approval().map(|need| need.by).unwrap_or_default();
+                let unapproved = Unapproved { entered: found.entered, approval_id, approvers };
+                return Err(NotClaimed::Unapproved(Box::new(unapproved)));
+            }
+            other => return Err(stopped(found, other).into()),
         };
         // A call that waits holds no slot: duplicates could take all of them.
         found.entered.slot = None;
@@ -147,6 +168,7 @@ fn claim_request(
     trail: &CallTrail,
     tool: &RegisteredTool,
     permit: &Permit,
+    arguments: &GuardedArguments,
     keys: &keys::Keys,
 ) -> ClaimRequest {
     let parts = &state.parts;
@@ -171,8 +193,7 @@ fn claim_request(
         args_digest: trail.args_digest.clone().unwrap_or_default(),
         older_args_digests: trail.older_args_digests.clone(),
         charges: permit.charges().to_vec(),
-        approval_rule: permit.approval().map(|need| need.rule.clone()),
-        approval_id: permit.approval().map_or_else(String::new, |_| parts.ids.next()),
+        approval: permit.approval().map(|need| approval::request(state, need, arguments, &at)),
         policy_version: trail.policy_version.clone(),
         dispatched: trail.event(AuditEventKind::ToolDispatched, &at),
         at,
@@ -214,6 +235,7 @@ fn stopped(found: FoundTool, claimed: Claimed) -> Stop {
         Claimed::Conflict { receipt_id } => {
             at_receipt(trail, ErrorCode::IdempotencyConflict, receipt_id)
         }
+        // It has a stop of its own.
         Claimed::ApprovalRequired { approval_id } => {
             refused(trail, ErrorCode::ApprovalRequired).with("approvalId", approval_id)
         }

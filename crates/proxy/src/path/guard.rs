@@ -44,7 +44,7 @@ pub(super) fn guard(state: &ProxyState, resolved: Resolved) -> Result<Guarded, R
     };
     // The door's rules can reveal facts about the tool, so they apply only if the caller has the
     // permissions that the tool requires. The policy refuses other callers.
-    let rules = found.entered.asked.rules.take().filter(|_| access.has_permissions());
+    let rules = found.entered.asked.rules.clone().filter(|_| access.has_permissions());
     let ruled = match rules {
         Some(rules) => rules.apply(contract, arguments.clone()),
         None => Ok(arguments.clone()),

@@ -8,6 +8,7 @@
 //! Path: 2, 3, 4, 5, 6, 7, 8, 9. Doc: call-path.md#stages
 
 mod answers;
+mod approval;
 mod authorize;
 mod claim;
 mod enter;
@@ -28,7 +29,7 @@ pub(crate) use enter::CallOptions;
 
 use crate::state::ProxyState;
 use crate::world::World;
-use claim::{ClaimedCall, Stop};
+use claim::{ClaimedCall, NotClaimed, Stop};
 
 /// The report of one stage of a call, for operators.
 #[derive(Debug, Clone, serde::Serialize, schemars::JsonSchema)]
@@ -100,18 +101,31 @@ async fn up_to_claim(
     options: CallOptions,
     trace: &mut Trace,
 ) -> Result<ClaimedCall, Stop> {
-    let entered = enter::enter(state, call, conversation, options)?;
+    let mut entered = enter::enter(state, call, conversation, options)?;
     trace.stage(state, "enter", &entered.trail.call_id);
-    let verified = enter::verify_source(state, entered).await?;
-    let resolved = resolve::resolve(verified)?;
-    trace.stage(state, "resolve", resolved.found.tool.target_owner());
-    let guarded = guard::guard(state, resolved)?;
-    trace.stage(state, "guard", "arguments fit");
-    let authorized = authorize::authorize(state, guarded)?;
-    trace.stage(state, "authorize", authorized.permit.rule());
-    let claimed = claim::claim(state, authorized).await?;
-    trace.stage(state, "claim", claimed.claim.receipt_id());
-    Ok(claimed)
+    // Until when the call waits for its approval; known once it needs one.
+    let mut patience = None;
+    loop {
+        let verified = enter::verify_source(state, entered).await?;
+        let resolved = resolve::resolve(verified)?;
+        trace.stage(state, "resolve", resolved.found.tool.target_owner());
+        let guarded = guard::guard(state, resolved)?;
+        trace.stage(state, "guard", "arguments fit");
+        let authorized = authorize::authorize(state, guarded)?;
+        trace.stage(state, "authorize", authorized.permit.rule());
+        let unapproved = match claim::claim(state, authorized).await {
+            Ok(claimed) => {
+                trace.stage(state, "claim", claimed.claim.receipt_id());
+                return Ok(claimed);
+            }
+            Err(NotClaimed::Unapproved(unapproved)) => unapproved,
+            Err(NotClaimed::Stopped(stop)) => return Err(stop),
+        };
+        // What is in force when the approval is decided judges the call again.
+        let until = patience.get_or_insert_with(|| approval::patience(state));
+        entered = unapproved.wait(state, *until).await?;
+        trace.stage(state, "wait", "the approval is decided");
+    }
 }
 
 /// The reports of the stages, with their times.

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use toolbooth_audit::Digester;
+use toolbooth_audit::approvals::{ApprovalVerdict, Decided};
 use toolbooth_audit::checkpoint::Due;
 use toolbooth_audit::ledger::{
     ClaimRequest, Claimed, Ledger, LedgerError, Moment, Prune, Pruned, Refusal, Resolution,
@@ -100,6 +101,9 @@ impl Ledger for TapedLedger {
     }
     async fn note_uses(&self, uses: Vec<(String, String)>) -> Result<(), LedgerError> {
         self.kept.note_uses(uses).await
+    }
+    async fn decide_approval(&self, verdict: ApprovalVerdict) -> Result<Decided, LedgerError> {
+        self.kept.decide_approval(verdict).await
     }
     async fn order(&self, order: OrderRequest) -> Result<Ordered, LedgerError> {
         self.kept.order(order).await

@@ -4,6 +4,7 @@
 
 mod accept;
 mod answers;
+mod approvals;
 mod body;
 mod connections;
 mod door_names;
@@ -119,6 +120,8 @@ fn router(door: HttpDoor, ending: &CancellationToken) -> Router {
         .route("/v1/calls/{id}", get(routes::queued).delete(routes::cancel))
         .route("/v1/receipts", get(records::receipts))
         .route("/v1/receipts/{id}", get(records::receipt))
+        .route("/v1/approvals", get(approvals::list))
+        .route("/v1/approvals/{id}", get(approvals::show).post(approvals::decide))
         .route("/v1/agent-logs", get(records::agent_logs))
         .route("/v1/agent-logs/{id}", get(records::agent_log))
         .route("/v1/tools", get(routes::tools))

@@ -38,6 +38,10 @@ impl ProblemCode {
     pub const CONFLICT: Self = code("conflict", 409);
     /// The call to be cancelled has already ended.
     pub const ALREADY_ENDED: Self = code("already-ended", 409);
+    /// The approval is decided or spent.
+    pub const ALREADY_DECIDED: Self = code("already-decided", 409);
+    /// The approval has expired, or a later request has replaced it.
+    pub const APPROVAL_EXPIRED: Self = code("approval-expired", 409);
     /// The body is too large.
     pub const TOO_LARGE: Self = code("too-large", 413);
     /// The body is not JSON according to its header.

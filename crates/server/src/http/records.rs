@@ -14,8 +14,8 @@ use toolbooth_proxy::{LogFilter, Operations, OperationsError, ReceiptFilter};
 use super::{HttpDoor, Problem, ProblemCode};
 
 /// Records of one page, unless the request sets `limit`.
-const PAGE_DEFAULT: usize = 100;
-const PAGE_MAX: usize = 1_000;
+pub(super) const PAGE_DEFAULT: usize = 100;
+pub(super) const PAGE_MAX: usize = 1_000;
 
 #[expect(clippy::result_large_err, reason = "a refusal is an answer, and is sent at once")]
 fn operations(door: &HttpDoor, caller: &Caller) -> Result<Operations, Response> {
@@ -33,11 +33,11 @@ pub(super) fn refused(error: &OperationsError) -> Response {
     }
 }
 
-fn bad(title: impl Into<String>) -> Response {
+pub(super) fn bad(title: impl Into<String>) -> Response {
     Problem::new(ProblemCode::INVALID_REQUEST, title.into()).into_response()
 }
 
-fn one(found: Option<impl Serialize>, what: &str) -> Response {
+pub(super) fn one(found: Option<impl Serialize>, what: &str) -> Response {
     match found {
         Some(found) => Json(found).into_response(),
         None => {

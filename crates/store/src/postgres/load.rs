@@ -151,6 +151,10 @@ impl Session {
                 cleaned(names.iter().map(|name| &name.args_digest)),
             ]
         });
+        let pending = asked.add(!needs.pending.is_empty(), &s.pending, || {
+            let callers = cleaned(needs.pending.iter().map(|(caller, _)| caller));
+            given![callers, cleaned(needs.pending.iter().map(|(_, after)| after))]
+        });
         let calls = asked.add(!needs.calls.is_empty(), &s.calls, || {
             let callers = cleaned(needs.calls.iter().map(|(caller, _)| caller));
             given![callers, cleaned(needs.calls.iter().map(|(_, id)| id))]
@@ -206,6 +210,12 @@ impl Session {
             set.load_approval(approval(row)?, event_text(row, 1)?.as_deref());
         }
         needs.approvals.into_iter().for_each(|name| set.load_asked(name));
+        let counts: HashMap<(String, String), i64> =
+            rows(pending).iter().map(|row| ((row.get(0), row.get(1)), row.get(2))).collect();
+        for name in needs.pending {
+            let pending = counts.get(&kept(&name)).copied().unwrap_or_default();
+            set.load_pending(name, pending.unsigned_abs());
+        }
         if needs.orders {
             set.load_orders(&rows(orders).iter().map(raw_order).collect::<Vec<_>>());
         }

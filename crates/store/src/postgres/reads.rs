@@ -14,9 +14,9 @@ use toolbooth_audit::charges::RawBudget;
 use toolbooth_audit::orders::RawOrder;
 use toolbooth_audit::queue::RawCall;
 use toolbooth_audit::reads::{
-    Accounted, EVENT_COLUMNS, EventFilter, FoundId, IdKind, Include, LOG_COLUMNS, LedgerReads,
-    LogFilter, Page, PlacedEvent, RECEIPT_COLUMNS, RawApproval, RawEntry, RawRecord, ReceiptFilter,
-    Unaccounted, WriterHead,
+    Accounted, ApprovalFilter, EVENT_COLUMNS, EventFilter, FoundId, IdKind, Include, LOG_COLUMNS,
+    LedgerReads, LogFilter, Page, PlacedEvent, RECEIPT_COLUMNS, RawApproval, RawEntry, RawRecord,
+    ReceiptFilter, Unaccounted, WriterHead,
 };
 use toolbooth_contracts::agent_log::AgentLog;
 use toolbooth_contracts::order::OrderName;
@@ -34,6 +34,19 @@ use crate::{Unreadable, body};
 #[derive(Debug, Clone)]
 pub struct PostgresReads {
     pool: Pool,
+}
+
+/// Returns an approval as stored, with its event.
+fn raw_approval(row: &Row) -> RawApproval {
+    RawApproval {
+        id: row.get(0),
+        bytes: row.get(1),
+        // An event that cannot be unpacked becomes an empty text, which accounts for nothing.
+        event: row
+            .get::<_, Option<String>>(2)
+            .map(|text| body::unpack(text, row.get(3)).unwrap_or_default()),
+        columns: (4..9).map(|at| column(row, at)).collect(),
+    }
 }
 
 /// Conditions joined by `AND`, with their parameters.
@@ -678,16 +691,24 @@ impl LedgerReads for PostgresReads {
             conditions.shown(),
             count(limit)
         );
-        let raw = |row: &Row| RawApproval {
-            id: row.get(0),
-            bytes: row.get(1),
-            // An event that cannot be unpacked becomes an empty text, which accounts for nothing.
-            event: row
-                .get::<_, Option<String>>(2)
-                .map(|text| body::unpack(text, row.get(3)).unwrap_or_default()),
-            columns: (4..9).map(|at| column(row, at)).collect(),
-        };
-        Ok(self.rows(&sql, &conditions).await?.iter().map(raw).collect())
+        Ok(self.rows(&sql, &conditions).await?.iter().map(raw_approval).collect())
+    }
+
+    async fn approvals(&self, filter: ApprovalFilter) -> Result<Vec<RawApproval>, LedgerError> {
+        let mut conditions = Conditions::default();
+        conditions.text("a.approval_id =", filter.id);
+        conditions.text("a.state =", filter.state.map(|state| state.as_str().to_owned()));
+        conditions.text("a.tool =", filter.tool);
+        conditions.text("a.caller =", filter.caller);
+        conditions.text("a.approval_id <", filter.before);
+        let sql = format!(
+            "SELECT a.approval_id, a.body, {VOUCHING},
+                 a.tool, a.caller, a.args_digest, a.contract_digest, a.state
+             FROM {VOUCHED} {} ORDER BY a.approval_id DESC LIMIT {}",
+            conditions.shown(),
+            count(filter.limit)
+        );
+        Ok(self.rows(&sql, &conditions).await?.iter().map(raw_approval).collect())
     }
 
     async fn order_page(

@@ -3,6 +3,7 @@
 //! Doc: records.md#stores
 
 use tokio_postgres::{Client, Error, Statement};
+use toolbooth_audit::approvals::PENDING_MAX;
 
 /// The time since its last renewal after which a writer counts as lost, as an SQL interval.
 const LOST: &str = "interval '15 seconds'";
@@ -23,17 +24,18 @@ pub(super) const VOUCHING: &str = "v.body, v.zbody";
 /// A table `a` with records, joined with the events that they name.
 ///
 /// The place is matched as text, because a cast of a body that is not JSON would fail the whole
-/// query. Text that matches the pattern is a JSON string.
+/// query. Text that matches the pattern is a JSON string. The place is the last member of a record: texts
+/// before it are not the gateway's own.
 macro_rules! vouched {
     ($table:literal) => {
         concat!(
             $table,
             r#" a LEFT JOIN events v
      ON v.writer = ('"' || substring(a.body FROM
-             '"auditSeq":\{"writer":"((?:[^"\\[:cntrl:]]|\\["\\/bfnrt])*)","seq":[0-9]{1,18}\}'
+             '"auditSeq":\{"writer":"((?:[^"\\[:cntrl:]]|\\["\\/bfnrt])*)","seq":[0-9]{1,18}\}\}$'
          ) || '"')::json #>> '{}'
          AND v.seq = substring(a.body FROM
-             '"auditSeq":\{"writer":"(?:[^"\\[:cntrl:]]|\\["\\/bfnrt])*","seq":([0-9]{1,18})\}'
+             '"auditSeq":\{"writer":"(?:[^"\\[:cntrl:]]|\\["\\/bfnrt])*","seq":([0-9]{1,18})\}\}$'
          )::bigint"#
         )
     };
@@ -95,6 +97,12 @@ statements! {
                  JOIN unnest($1::text[], $2::text[], $3::text[]) AS n (tool, caller, args)
                      ON n.tool = a.tool AND n.caller = a.caller AND n.args = a.args_digest
                  WHERE a.state <> 'spent'");
+    pending = format!(
+        "SELECT n.caller, n.after, (SELECT count(*) FROM (
+             SELECT 1 FROM approvals a
+             WHERE a.approval_id > n.after AND a.caller = n.caller AND a.state = 'pending'
+             LIMIT {PENDING_MAX}) AS found)
+         FROM unnest($1::text[], $2::text[]) AS n (caller, after)");
     approvals_by_id = format!(
         "SELECT a.body, {VOUCHING} FROM {VOUCHED} WHERE a.approval_id = ANY($1)");
     orders = format!("SELECT a.kind, a.name, a.body, {VOUCHING}, a.used FROM {VOUCHED_ORDERS}");

@@ -3,9 +3,10 @@
 //! Doc: records.md#stores
 
 use rusqlite::Row;
+use toolbooth_audit::approvals::PENDING_MAX;
 use toolbooth_audit::backend::steps;
 use toolbooth_audit::backend::working::{
-    ApprovalName, CallName, Earlier, Needs, OtherHead, StoreQuery, WorkingSet,
+    APPROVALS_LOADED, ApprovalName, CallName, Earlier, Needs, OtherHead, StoreQuery, WorkingSet,
 };
 use toolbooth_audit::backend::writer::Failure;
 use toolbooth_audit::checkpoint;
@@ -53,6 +54,13 @@ impl Transaction<'_> {
             self.load_approvals(&name, set)?;
             set.load_asked(name);
         }
+        for name in needs.pending {
+            let sql = "SELECT count(*) FROM (SELECT 1 FROM approvals
+                       WHERE approval_id > ?1 AND caller = ?2 AND state = 'pending' LIMIT ?3)";
+            let most = PENDING_MAX.cast_signed();
+            let pending: Option<i64> = self.one(sql, (&name.1, &name.0, most), |row| row.get(0))?;
+            set.load_pending(name, pending.unwrap_or_default().unsigned_abs());
+        }
         for name in needs.calls {
             let call = self.call(&name)?;
             set.load_call(name, call);
@@ -91,8 +99,16 @@ impl Transaction<'_> {
             "SELECT approval_id, body FROM approvals
              WHERE tool = ?1 AND caller = ?2 AND args_digest = ?3 AND contract_digest = ?4
                  AND state <> 'spent'
-             ORDER BY approval_id DESC LIMIT 1",
-            (&name.tool, &name.caller, &name.args_digest, &name.contract_digest),
+                 AND (NOT json_valid(body) OR body ->> '$.ruleDigest' IS ?5)
+             ORDER BY approval_id DESC LIMIT ?6",
+            (
+                &name.tool,
+                &name.caller,
+                &name.args_digest,
+                &name.contract_digest,
+                &name.rule_digest,
+                limited(APPROVALS_LOADED),
+            ),
             |row| Ok((row.get(0)?, row.get(1)?)),
         )?;
         bodies.iter().try_for_each(|(id, text)| self.load_approval(id, text, set))

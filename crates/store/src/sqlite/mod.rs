@@ -2,6 +2,7 @@
 //!
 //! Path: 6, 9. Doc: records.md#stores
 
+mod approvals;
 mod backend;
 mod compact;
 mod connection;

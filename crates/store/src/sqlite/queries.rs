@@ -92,3 +92,24 @@ pub(super) fn body(
 
 pub(super) const EVENT: &str = "events";
 pub(super) const LOG: &str = "agent_logs";
+
+/// Returns the next readable rows after a key. `read` returns the rows after a key with their keys,
+/// and `None` for each that cannot be read.
+pub(super) fn readable<K, T>(
+    mut after: K,
+    limit: usize,
+    mut read: impl FnMut(&K) -> rusqlite::Result<Vec<(K, Option<T>)>>,
+) -> Result<Vec<T>, LedgerError> {
+    loop {
+        let rows = read(&after).map_err(unavailable)?;
+        let is_last = rows.len() < limit;
+        let mut found = Vec::new();
+        for (key, row) in rows {
+            found.extend(row);
+            after = key;
+        }
+        if is_last || !found.is_empty() {
+            return Ok(found);
+        }
+    }
+}

@@ -17,8 +17,8 @@ use toolbooth_audit::charges::RawBudget;
 use toolbooth_audit::orders::RawOrder;
 use toolbooth_audit::queue::{QueuedCall, RawCall};
 use toolbooth_audit::reads::{
-    Accounted, DAMAGED_MAX, DamagedRow, EventFilter, FoundId, Include, LedgerReads, LogFilter,
-    Page, PlacedEvent, RawApproval, RawEntry, ReceiptFilter, Unaccounted, WriterHead,
+    Accounted, ApprovalFilter, DAMAGED_MAX, DamagedRow, EventFilter, FoundId, Include, LedgerReads,
+    LogFilter, Page, PlacedEvent, RawApproval, RawEntry, ReceiptFilter, Unaccounted, WriterHead,
 };
 use toolbooth_contracts::Status;
 use toolbooth_contracts::agent_log::AgentLog;
@@ -26,11 +26,12 @@ use toolbooth_contracts::event::AuditEvent;
 use toolbooth_contracts::order::OrderName;
 use toolbooth_contracts::receipt::{AuditPlace, ClaimState, Receipt};
 
+use super::approvals;
 use super::compact::{Compact, Shown};
 use super::connection::connect_to_read;
 use super::error::OpenError;
-use super::log_pages::{Naming, RawText, column, log_page, pruned_ranges, writer_name};
-use super::queries::{EVENT, LOG, body, budget_row, keys, limited, orders};
+use super::log_pages::{Naming, RawText, log_page, pruned_ranges, writer_name};
+use super::queries::{EVENT, LOG, body, budget_row, keys, limited, orders, readable};
 use super::rows::{CALL, HEAD, RECEIPT, call, head_of, receipt_row};
 use super::schema::{SEQ_BITS, place};
 use super::search_index::{self, Lookup, Search};
@@ -528,53 +529,6 @@ fn calls(
     found.into_iter().map(raw).collect()
 }
 
-fn approval_page(
-    database: &Connection,
-    after: Option<String>,
-    limit: usize,
-) -> Result<Vec<RawApproval>, LedgerError> {
-    let sql = "SELECT approval_id, body, tool, caller, args_digest, contract_digest, state,
-                   (SELECT e.body FROM events e WHERE e.place = (
-                        SELECT w.no << ?3 | (a.body ->> '$.auditSeq.seq') FROM writers w
-                        WHERE json_valid(a.body) AND w.writer = a.body ->> '$.auditSeq.writer'))
-               FROM approvals a WHERE ?1 IS NULL OR approval_id > ?1
-               ORDER BY approval_id LIMIT ?2";
-    let mut statement = database.prepare_cached(sql).map_err(unavailable)?;
-    let read = |row: &rusqlite::Row<'_>| {
-        let at: RawText = row.get(0)?;
-        let id = at.text().map(str::to_owned);
-        let columns = (2..7).map(|at| column(row, at)).collect::<Result<Vec<_>, _>>()?;
-        let event: Option<Vec<u8>> = row.get(7)?;
-        let event = event.and_then(|body| packing::unpack(&body).ok());
-        let bytes = row.get::<_, Shown>(1)?.0;
-        Ok((Some(at), id.map(|id| RawApproval { id, bytes, columns, event })))
-    };
-    readable(after.map(|id| RawText(id.into_bytes())), limit, |after| {
-        statement.query_map((after, limited(limit), SEQ_BITS), read)?.collect()
-    })
-}
-
-/// Returns the next readable rows after a key. `read` returns the rows after a key with their keys,
-/// and `None` for each that cannot be read.
-fn readable<K, T>(
-    mut after: K,
-    limit: usize,
-    mut read: impl FnMut(&K) -> rusqlite::Result<Vec<(K, Option<T>)>>,
-) -> Result<Vec<T>, LedgerError> {
-    loop {
-        let rows = read(&after).map_err(unavailable)?;
-        let is_last = rows.len() < limit;
-        let mut found = Vec::new();
-        for (key, row) in rows {
-            found.extend(row);
-            after = key;
-        }
-        if is_last || !found.is_empty() {
-            return Ok(found);
-        }
-    }
-}
-
 fn budget_page(
     database: &Connection,
     after: Option<String>,
@@ -709,7 +663,11 @@ impl LedgerReads for SqliteReads {
         after: Option<String>,
         limit: usize,
     ) -> Result<Vec<RawApproval>, LedgerError> {
-        self.run(move |reader| approval_page(&reader.database, after, limit)).await
+        self.run(move |reader| approvals::page(&reader.database, after, limit)).await
+    }
+
+    async fn approvals(&self, filter: ApprovalFilter) -> Result<Vec<RawApproval>, LedgerError> {
+        self.run(move |reader| approvals::newest(&reader.database, &filter)).await
     }
 
     async fn order_page(

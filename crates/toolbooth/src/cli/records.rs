@@ -325,6 +325,57 @@ pub(crate) enum Receipts {
 }
 
 #[derive(Debug, Subcommand)]
+pub(crate) enum Approvals {
+    /// Lists approvals, the newest first; without a state, those that can be decided.
+    List {
+        /// Those in this state: `pending`, `granted`, `rejected`, `spent`, or `any`.
+        #[arg(long)]
+        state: Option<String>,
+        /// Those of this tool, by id.
+        #[arg(long, value_name = "ID")]
+        tool: Option<String>,
+        /// Those that this caller has requested.
+        #[arg(long, value_name = "NAME")]
+        caller: Option<String>,
+        /// Those that were requested before this one.
+        #[arg(long, value_name = "APPROVAL")]
+        before: Option<String>,
+        /// At most this number.
+        #[arg(long, default_value_t = 100)]
+        limit: usize,
+        #[command(flatten)]
+        shown: Shown,
+    },
+    /// Shows one approval, with the redacted arguments until it is decided.
+    Show {
+        /// The id of the approval.
+        id: String,
+        #[command(flatten)]
+        shown: Shown,
+    },
+    /// Grants an approval, as the operator: the call can run once.
+    Approve {
+        /// The id of the approval.
+        id: String,
+        /// The reason, for the records.
+        #[arg(long, value_name = "TEXT")]
+        reason: Option<String>,
+        #[command(flatten)]
+        shown: Shown,
+    },
+    /// Rejects an approval, as the operator, or takes back one that was granted and is not spent.
+    Reject {
+        /// The id of the approval.
+        id: String,
+        /// The reason, for the records.
+        #[arg(long, value_name = "TEXT")]
+        reason: Option<String>,
+        #[command(flatten)]
+        shown: Shown,
+    },
+}
+
+#[derive(Debug, Subcommand)]
 pub(crate) enum Keys {
     /// Creates an API key and prints it once. A key of this name that has ended is replaced.
     #[command(after_help = "\

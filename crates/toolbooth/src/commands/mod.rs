@@ -1,5 +1,6 @@
 //! The commands, one file for each area.
 
+mod approvals;
 mod audit;
 mod call;
 mod check;
@@ -20,7 +21,7 @@ mod store;
 mod tools;
 mod trust;
 
-use crate::cli::{Audit, Cli, Command, Keys, LockAction, Policy, Receipts, Store};
+use crate::cli::{Approvals, Audit, Cli, Command, Keys, LockAction, Policy, Receipts, Store};
 use crate::config::{self, LockUse};
 use crate::failure::Failure;
 use crate::offline::{self, OfflineGateway};
@@ -102,6 +103,10 @@ pub(crate) async fn run(cli: Cli) -> Result<bool, Failure> {
         Command::Receipts(command) => {
             let writes = matches!(command, Receipts::Resolve { .. } | Receipts::Prune { .. });
             receipts::receipts(of_records(writes)?, command).await
+        }
+        Command::Approvals(command) => {
+            let writes = matches!(command, Approvals::Approve { .. } | Approvals::Reject { .. });
+            approvals::approvals(of_records(writes)?, command).await
         }
         Command::Keys(command) => {
             let writes = !matches!(command, Keys::List { .. });

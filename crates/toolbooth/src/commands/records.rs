@@ -127,7 +127,7 @@ pub(super) fn one(
     match (format, &value) {
         (Format::Table, Value::Object(members)) => {
             for (name, value) in members {
-                output::line(&format!("{name:<16}{}", output::cell(Some(value))));
+                output::foreign(&format!("{name:<16}{}", output::cell(Some(value))));
             }
         }
         _ => output::json(&value),

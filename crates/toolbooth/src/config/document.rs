@@ -14,6 +14,7 @@ use super::doors::Http;
 use super::doors::Mcp;
 use super::doors::Proxy;
 use super::doors::ToolSet;
+use super::policy::Approvals;
 use super::policy::Budgets;
 use super::policy::Caller;
 use super::policy::Flags;
@@ -60,6 +61,8 @@ pub(crate) struct Config {
     pub(crate) callers: BTreeMap<String, Caller>,
     /// The budget of each caller.
     pub(crate) budgets: Budgets,
+    /// Approvals of calls.
+    pub(crate) approvals: Approvals,
     /// Upstream MCP servers.
     pub(crate) servers: BTreeMap<String, Server>,
     /// HTTP endpoints.

@@ -75,7 +75,7 @@ fn set(table: &mut Table, path: &[String], value: Value) -> Result<(), String> {
 }
 
 /// Sections that operators know from other gateways and that this version lacks.
-const NOT_YET: [&str; 2] = ["approvals", "telemetry"];
+const NOT_YET: [&str; 1] = ["telemetry"];
 
 /// Returns the failure for an error, with place and hint. It never contains the line, which can hold a
 /// secret.
@@ -180,8 +180,8 @@ mod tests {
         let error = parse("[flags]\nmcp_tool = true\n", "t.toml", Vec::new()).unwrap_err();
         assert_eq!(error.path.as_deref(), Some("t.toml:2:1"));
         assert_eq!(error.hint.as_deref(), Some("did you mean `mcp_tools`?"));
-        let error = parse("[approvals]\nnotify = 1\n", "t.toml", Vec::new()).unwrap_err();
-        assert!(error.hint.unwrap().contains("no `approvals`"));
+        let error = parse("[telemetry]\notlp = 1\n", "t.toml", Vec::new()).unwrap_err();
+        assert!(error.hint.unwrap().contains("no `telemetry`"));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! Doc: configuration.md
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU64;
 use std::path::PathBuf;
 
 use schemars::JsonSchema;
@@ -49,6 +50,16 @@ pub(crate) enum RuleMode {
     Enforce,
     /// What the rules would deny is recorded, and passes.
     Shadow,
+}
+
+/// Approvals of calls.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Approvals {
+    /// How long a request can be decided, and a decision holds.
+    pub(crate) expiry_ms: Option<NonZeroU64>,
+    /// How long a call waits for its approval before it is answered.
+    pub(crate) wait_ms: Option<u64>,
 }
 
 /// The requirement of a permission.

@@ -1,28 +1,48 @@
-//! Approvals and charges: consumed by a claim, and refunded for a call that did not start.
+//! Approvals and charges: decided by people, consumed by a claim, and refunded for a call that did not start.
 //!
 //! Path: 6, 9. Doc: policy.md#approval
+
+use std::collections::BTreeSet;
 
 use toolbooth_contracts::approval::{Approval, ApprovalState};
 use toolbooth_contracts::charge::Charge;
 use toolbooth_contracts::event::{AuditEventKind, EventBody};
 use toolbooth_contracts::receipt::Receipt;
 
-use super::{place, plain};
-use crate::backend::working::{ApprovalName, Changes, Needs, WorkingSet};
+use super::{Step, place, plain};
+use crate::approvals::{
+    ApprovalName, ApprovalRequest, ApprovalVerdict, Decided, PENDING_MAX, PendingName, account_for,
+};
+use crate::backend::working::{Changes, Needs, WorkingSet};
 use crate::charges::{BudgetRow, DAY_MS, Taken, day_of};
 use crate::claim;
-use crate::digest::of_record;
 use crate::ledger::{ClaimRequest, Claimed, LedgerError};
 
-impl ClaimRequest {
-    pub(super) fn approval_name(&self) -> ApprovalName {
+/// When a caller with too many undecided requests tries again, in milliseconds.
+const PENDING_RETRY_MS: u64 = 60_000;
+
+impl ApprovalRequest {
+    /// Returns the name of the undecided requests of the caller.
+    pub(super) fn pending(&self, call: &ClaimRequest) -> PendingName {
+        (call.caller.clone(), self.open_after.clone())
+    }
+
+    /// Returns the call and rule to which the approval is bound.
+    pub(super) fn name(&self, call: &ClaimRequest) -> ApprovalName {
         ApprovalName {
-            tool: self.tool_id.clone(),
-            caller: self.caller.clone(),
-            args_digest: self.args_digest.clone(),
-            contract_digest: self.contract_digest.clone(),
+            tool: call.tool_id.clone(),
+            caller: call.caller.clone(),
+            args_digest: call.args_digest.clone(),
+            contract_digest: call.contract_digest.clone(),
+            rule_digest: Some(self.rule_digest.clone()),
         }
     }
+}
+
+/// Returns an approval after a change, for the event after `events` others of the same step.
+fn changed(set: &WorkingSet, approval: Approval, events: usize) -> Approval {
+    let revision = approval.revision.saturating_add(1);
+    Approval { revision, audit_seq: Some(place(set, events)), ..approval }
 }
 
 /// Returns the approval that the call spends; otherwise the response to the caller and the changes
@@ -30,14 +50,14 @@ impl ClaimRequest {
 pub(super) fn spend(
     set: &WorkingSet,
     request: &ClaimRequest,
+    needed: &ApprovalRequest,
 ) -> Result<Result<Approval, (Claimed, Changes)>, LedgerError> {
     let mut changes = Changes::default();
-    let refused = match set.approval(&request.approval_name())? {
+    let refused = match deciding(set, request, needed)? {
         Some(approval) if approval.state == ApprovalState::Granted => {
             // The dispatch event accounts for it.
-            let audit_seq = Some(place(set, 0));
-            let state = ApprovalState::Spent;
-            return Ok(Ok(Approval { state, audit_seq, ..approval.clone() }));
+            let spent = Approval { state: ApprovalState::Spent, ..approval.clone() };
+            return Ok(Ok(changed(set, spent, 0)));
         }
         Some(Approval { approval_id, state: ApprovalState::Rejected, .. }) => {
             Claimed::ApprovalRejected { approval_id: approval_id.clone() }
@@ -45,19 +65,21 @@ pub(super) fn spend(
         Some(Approval { approval_id, .. }) => {
             Claimed::ApprovalRequired { approval_id: approval_id.clone() }
         }
+        None if set.pending(&needed.pending(request))? >= PENDING_MAX => {
+            Claimed::RateLimited { retry_after_ms: PENDING_RETRY_MS }
+        }
         None => {
-            let approval_id = request.approval_id.clone();
-            let approval = Approval {
-                approval_id: approval_id.clone(),
-                tool_id: request.tool_id.clone(),
-                caller: request.caller.clone(),
-                args_digest: request.args_digest.clone(),
-                contract_digest: request.contract_digest.clone(),
-                state: ApprovalState::Pending,
-                requested_at: request.at.text.clone(),
-                audit_seq: Some(place(set, 0)),
-            };
-            changes.events.push(plain(requested(request, &approval)));
+            let approval = requested(request, needed);
+            let approval = changed(set, approval, 0);
+            let mut body =
+                EventBody::new(AuditEventKind::ApprovalRequested, request.at.text.clone());
+            body.tool_name = Some(request.tool_id.clone());
+            body.caller = Some(request.caller.clone());
+            body.call_id = Some(request.call_id.clone());
+            body.args_digest = Some(request.args_digest.clone());
+            account_for(&mut body, &approval);
+            changes.events.push(plain(body));
+            let approval_id = approval.approval_id.clone();
             changes.approvals.push(approval);
             Claimed::ApprovalRequired { approval_id }
         }
@@ -65,18 +87,77 @@ pub(super) fn spend(
     Ok(Err((refused, changes)))
 }
 
-/// Returns the event of an approval request.
-fn requested(request: &ClaimRequest, approval: &Approval) -> EventBody {
-    let mut body = EventBody::new(AuditEventKind::ApprovalRequested, request.at.text.clone());
-    body.tool_name = Some(request.tool_id.clone());
-    body.caller = Some(request.caller.clone());
-    body.call_id = Some(request.call_id.clone());
-    body.args_digest = Some(request.args_digest.clone());
-    body.approval_digest = Some(of_record(approval));
-    let mut facts = serde_json::Map::new();
-    facts.insert("approvalId".to_owned(), approval.approval_id.clone().into());
-    body.facts = Some(facts);
-    body
+/// Returns the approval that decides on a call: the newest one if it is rejected, else one that is
+/// granted, else the newest. One that asked fewer persons than are needed now does not count.
+fn deciding<'s>(
+    set: &'s WorkingSet,
+    request: &ClaimRequest,
+    needed: &ApprovalRequest,
+) -> Result<Option<&'s Approval>, LedgerError> {
+    let name = needed.name(request);
+    let counts = |approval: &&Approval| {
+        !approval.has_expired(&request.at.text) && approval.approvers >= needed.approvers
+    };
+    let known: Vec<&Approval> = set.approvals(&name)?.filter(counts).collect();
+    let is = |state| move |approval: &&&Approval| approval.state == state;
+    let newest = known.first();
+    let rejected = newest.filter(is(ApprovalState::Rejected));
+    let granted = known.iter().find(is(ApprovalState::Granted));
+    Ok(rejected.or(granted).or(newest).copied())
+}
+
+/// Returns a new approval, before its first revision.
+fn requested(request: &ClaimRequest, needed: &ApprovalRequest) -> Approval {
+    Approval {
+        approval_id: needed.approval_id.clone(),
+        tool_id: request.tool_id.clone(),
+        caller: request.caller.clone(),
+        args_digest: request.args_digest.clone(),
+        contract_digest: request.contract_digest.clone(),
+        rule: Some(needed.rule.clone()),
+        rule_digest: Some(needed.rule_digest.clone()),
+        approvers: needed.approvers,
+        state: ApprovalState::Pending,
+        requested_at: request.at.text.clone(),
+        expires_at: Some(needed.expires_at.clone()),
+        call_id: Some(request.call_id.clone()),
+        arguments: needed.arguments.clone(),
+        decisions: Vec::new(),
+        revision: 0,
+        audit_seq: None,
+    }
+}
+
+impl Step for ApprovalVerdict {
+    type Answer = Decided;
+
+    fn needs(&self) -> Needs {
+        Needs { approvals: BTreeSet::from([self.name.clone()]), ..Needs::default() }
+    }
+
+    fn decide(&self, set: &WorkingSet) -> Result<(Decided, Changes), LedgerError> {
+        let mut changes = Changes::default();
+        let of_id = |approval: &&Approval| approval.approval_id == self.approval_id;
+        let Some(before) = set.approvals(&self.name)?.find(of_id) else {
+            return Ok((Decided::Expired, changes));
+        };
+        let after = match self.decide(before) {
+            Ok(after) => changed(set, after, 0),
+            Err(decided) => return Ok((decided, changes)),
+        };
+        set.disk_space().check()?;
+        let mut body = EventBody::new(self.event(), self.at.text.clone());
+        body.tool_name = Some(after.tool_id.clone());
+        body.caller = Some(self.by.clone());
+        body.args_digest = Some(after.args_digest.clone());
+        let facts = body.facts.get_or_insert_default();
+        facts.insert("state".to_owned(), after.state.as_str().into());
+        facts.extend(self.reason.clone().map(|reason| ("reason".to_owned(), reason.into())));
+        account_for(&mut body, &after);
+        changes.events.push(plain(body));
+        changes.approvals.push(after.clone());
+        Ok((Decided::Done(Box::new(after)), changes))
+    }
 }
 
 /// Charges the limits: checks all, then takes all. Returns the charges that were taken, or the response
@@ -155,13 +236,13 @@ pub(super) fn needs_of_refund(taken: &[Taken], (tool, caller): (&str, &str), nee
 }
 
 /// Refunds the charges of a call that did not start; the next event accounts for the refund.
-/// Returns the digest of the refunded approval for that event, if there is one.
+/// Returns the refunded approval for that event, if there is one.
 pub(super) fn refund(
     set: &WorkingSet,
     receipt: &Receipt,
     taken: &[Taken],
     changes: &mut Changes,
-) -> Result<Option<String>, LedgerError> {
+) -> Result<Option<Approval>, LedgerError> {
     for taken in taken {
         match taken {
             Taken::Rate { per_min } => {
@@ -183,12 +264,12 @@ pub(super) fn refund(
             }
         }
     }
-    let Some(spent) = receipt.approval_id.as_ref().and_then(|id| set.spent(id)) else {
+    let spent = receipt.approval_id.as_ref().and_then(|id| set.spent(id));
+    let Some(spent) = spent.filter(|known| known.state == ApprovalState::Spent) else {
         return Ok(None);
     };
-    let audit_seq = Some(place(set, changes.events.len()));
-    let approval = Approval { state: ApprovalState::Granted, audit_seq, ..spent.clone() };
-    let digest = of_record(&approval);
-    changes.approvals.push(approval);
-    Ok(Some(digest))
+    let granted = Approval { state: ApprovalState::Granted, ..spent.clone() };
+    let granted = changed(set, granted, changes.events.len());
+    changes.approvals.push(granted.clone());
+    Ok(Some(granted))
 }

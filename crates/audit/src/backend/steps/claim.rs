@@ -7,10 +7,10 @@ use toolbooth_contracts::Effect;
 use toolbooth_contracts::receipt::{Receipt, ReceiptKey};
 
 use super::{Step, account, approvals, move_to, place, plain, snapshot};
+use crate::approvals::account_for;
 use crate::backend::working::{BegunClaim, Changes, Needs, Stored, WorkingSet};
 use crate::charges::{CHARGED, add_facts};
 use crate::claim::{self, ClaimEvent, ClaimSnapshot, Transition};
-use crate::digest::of_record;
 use crate::ledger::{Claim, ClaimRequest, Claimed, LedgerError};
 
 impl Step for ClaimRequest {
@@ -20,8 +20,9 @@ impl Step for ClaimRequest {
         let mut needs = Needs::default();
         needs.keys.extend(self.keys.iter().cloned());
         approvals::needs_of(self, &mut needs);
-        if self.approval_rule.is_some() {
-            needs.approvals.insert(self.approval_name());
+        if let Some(needed) = &self.approval {
+            needs.approvals.insert(needed.name(self));
+            needs.pending.insert(needed.pending(self));
         }
         needs
     }
@@ -31,7 +32,11 @@ impl Step for ClaimRequest {
     }
 
     fn is_early(&self, claimed: &Claimed) -> bool {
-        self.relaxed && self.keys.is_empty() && matches!(claimed, Claimed::Fresh(_))
+        // Who spends an approval must know that it is spent.
+        self.relaxed
+            && self.keys.is_empty()
+            && self.approval.is_none()
+            && matches!(claimed, Claimed::Fresh(_))
     }
 
     fn decide(&self, set: &WorkingSet) -> Result<(Claimed, Changes), LedgerError> {
@@ -47,17 +52,16 @@ impl Step for ClaimRequest {
             }
         }
         set.disk_space().check()?;
-        // A claim that is taken over has already spent its approval, if it was for the same call.
-        let spent = again.as_ref().is_some_and(|(receipt, _)| {
-            receipt.approval_id.is_some()
-                && receipt.caller == self.caller
-                && receipt.contract_digest == self.contract_digest
-        });
-        let approved = match &self.approval_rule {
-            Some(_) if !spent => match approvals::spend(set, self)? {
-                Ok(approval) => Some(approval),
-                Err(refused) => return Ok(refused),
-            },
+        // A claim that is taken over has already spent its approval, if it was for the same call and rule.
+        let spent =
+            again.as_ref().and_then(|(receipt, _)| set.spent(receipt.approval_id.as_ref()?));
+        let approved = match &self.approval {
+            Some(needed) if !spent.is_some_and(|spent| needed.name(self).names(spent)) => {
+                match approvals::spend(set, self, needed)? {
+                    Ok(approval) => Some(approval),
+                    Err(refused) => return Ok(refused),
+                }
+            }
             _ => None,
         };
         let mut changes = Changes::default();
@@ -67,7 +71,9 @@ impl Step for ClaimRequest {
         };
         let approval_id = approved.as_ref().map(|approval| approval.approval_id.clone());
         let mut dispatched = self.dispatched.clone();
-        dispatched.approval_digest = approved.as_ref().map(of_record);
+        if let Some(approved) = &approved {
+            account_for(&mut dispatched, approved);
+        }
         add_facts(&mut dispatched.facts, CHARGED, taken.iter());
         changes.approvals.extend(approved);
         let (receipt, fence) = match again {

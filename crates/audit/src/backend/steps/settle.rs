@@ -10,6 +10,7 @@ use toolbooth_contracts::receipt::{ClaimState, Receipt};
 use toolbooth_contracts::{Effect, ErrorCode};
 
 use super::{Step, about, account, approvals, move_to, place, plain, snapshot};
+use crate::approvals::account_for;
 use crate::backend::working::{
     BegunClaim, Changes, Needs, NewEvent, RecordText, WorkingSet, WrittenLog,
 };
@@ -105,7 +106,9 @@ impl Step for Settle {
         terminal.receipt_id = Some(id.to_owned());
         terminal.effect = Some(effect);
         account(&mut terminal, &receipt, digest);
-        terminal.approval_digest = given_back;
+        if let Some(given_back) = &given_back {
+            account_for(&mut terminal, given_back);
+        }
         if effect == Effect::NotStarted {
             add_facts(&mut terminal.facts, REFUNDED, self.settlement.claim.taken().iter());
         }
@@ -249,7 +252,9 @@ impl Step for Abandon {
             _ => None,
         };
         let mut body = about(&receipt, AuditEventKind::ToolSettledLate, at);
-        body.approval_digest = given_back;
+        if let Some(given_back) = &given_back {
+            account_for(&mut body, given_back);
+        }
         if effect == Effect::NotStarted {
             add_facts(&mut body.facts, REFUNDED, taken.iter());
         }

@@ -10,8 +10,8 @@ use toolbooth_contracts::order::{Order, OrderName};
 use toolbooth_contracts::receipt::{AuditPlace, ClaimState};
 
 use super::{
-    BegunClaim, CallName, Changes, NewEvent, RateName, ReceiptWrite, Stored, Upkeep, WorkingSet,
-    WrittenLog,
+    BegunClaim, CallName, Changes, NewEvent, PendingName, RateName, ReceiptWrite, Stored, Upkeep,
+    WorkingSet, WrittenLog,
 };
 use crate::backend::chain::ChainedEvent;
 use crate::charges::BudgetRow;
@@ -135,6 +135,10 @@ impl WorkingSet {
             batch.budgets.insert(key, row);
         }
         for approval in changes.approvals {
+            if approval.revision == 1 {
+                let own = |(name, _): &(&PendingName, &mut u64)| name.0 == approval.caller;
+                self.pending.iter_mut().filter(own).for_each(|(_, pending)| *pending += 1);
+            }
             self.approvals.insert(approval.approval_id.clone(), approval.clone());
             batch.approvals.insert(approval.approval_id.clone(), approval);
         }

@@ -16,6 +16,7 @@ pub use changes::{
     BegunClaim, Changes, CheckpointWrite, NewEvent, ReceiptWrite, RecordText, Upkeep, WrittenLog,
 };
 pub use needs::{
-    ApprovalName, CallName, Earlier, Needs, OtherHead, RateName, StoreFindings, StoreQuery,
+    ApprovalName, CallName, Earlier, Needs, OtherHead, PendingName, RateName, StoreFindings,
+    StoreQuery,
 };
-pub use set::{Stored, WorkingSet, has_accounting_event};
+pub use set::{APPROVALS_LOADED, Stored, WorkingSet};

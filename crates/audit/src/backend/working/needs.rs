@@ -4,9 +4,8 @@
 
 use std::collections::BTreeSet;
 
-use toolbooth_contracts::approval::{Approval, ApprovalState};
-
 use super::Stored;
+pub use crate::approvals::{ApprovalName, PendingName};
 use crate::backend::disk_space::Dropped;
 use crate::backend::pruning::Removal;
 pub use crate::queue::CallName;
@@ -15,31 +14,6 @@ use crate::reads::{PrunedLog, WriterHead};
 
 /// A tool and a caller, the key of a rate.
 pub type RateName = (String, String);
-
-/// The call that an approval is bound to.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ApprovalName {
-    /// The tool.
-    pub tool: String,
-    /// The caller.
-    pub caller: String,
-    /// The digest of the arguments.
-    pub args_digest: String,
-    /// The digest of the contract.
-    pub contract_digest: String,
-}
-
-impl ApprovalName {
-    /// Whether an approval is for exactly this call and is not spent.
-    #[must_use]
-    pub fn fits(&self, approval: &Approval) -> bool {
-        approval.state != ApprovalState::Spent
-            && approval.tool_id == self.tool
-            && approval.caller == self.caller
-            && approval.args_digest == self.args_digest
-            && approval.contract_digest == self.contract_digest
-    }
-}
 
 /// The records that steps need.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -56,6 +30,8 @@ pub struct Needs {
     pub running: BTreeSet<String>,
     /// Unspent approvals for exactly these calls.
     pub approvals: BTreeSet<ApprovalName>,
+    /// Callers for which the number of undecided approvals is needed.
+    pub pending: BTreeSet<PendingName>,
     /// Asynchronous calls.
     pub calls: BTreeSet<CallName>,
     /// Whether all orders of operators are needed.
@@ -163,6 +139,7 @@ impl Needs {
         self.budgets.extend(other.budgets);
         self.running.extend(other.running);
         self.approvals.extend(other.approvals);
+        self.pending.extend(other.pending);
         self.calls.extend(other.calls);
         self.orders |= other.orders;
         self.waiting |= other.waiting;

@@ -6,20 +6,27 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::convert::Infallible;
 use std::sync::Arc;
 
-use toolbooth_contracts::approval::{Approval, ApprovalState};
+use toolbooth_contracts::approval::Approval;
 use toolbooth_contracts::order::{Order, OrderName};
 use toolbooth_contracts::receipt::{ClaimState, Receipt};
 
-use super::{ApprovalName, CallName, Needs, RateName, StoreFindings};
+use super::{ApprovalName, CallName, Needs, PendingName, RateName, StoreFindings};
+#[cfg(doc)]
+use crate::approvals::PENDING_MAX;
+use crate::approvals::has_accounting_event;
 use crate::backend::chain::Head;
 use crate::backend::disk_space::DiskSpace;
 use crate::backend::writer_status::WriterStatus;
 use crate::charges::BudgetRow;
-use crate::digest::{Digester, of_record};
+use crate::digest::Digester;
 use crate::ledger::LedgerError;
 use crate::orders::RawOrder;
 use crate::queue::QueuedCall;
 use crate::reads::DamagedRow;
+
+/// Unspent approvals that are loaded for one call and rule, the newest. There is more than one that has
+/// not expired only where a spent one was given back.
+pub const APPROVALS_LOADED: usize = 20;
 
 /// A receipt with its store-only fields.
 #[derive(Debug, Clone)]
@@ -51,6 +58,7 @@ pub struct WorkingSet {
     pub(super) running: HashMap<String, u64>,
     pub(super) approvals: BTreeMap<String, Approval>,
     asked: HashSet<ApprovalName>,
+    pub(super) pending: HashMap<PendingName, u64>,
     pub(super) calls: HashMap<CallName, Option<QueuedCall>>,
     /// All orders; `None` in the place of one that no event accounts for.
     pub(super) orders: Option<BTreeMap<OrderName, Option<Order>>>,
@@ -60,26 +68,6 @@ pub struct WorkingSet {
     /// The store's clock, in milliseconds since 1970, if it has its own.
     pub clock_ms: Option<i64>,
     status: Arc<WriterStatus>,
-}
-
-/// Whether an event accounts for an approval. Pending and spent approvals of earlier versions need
-/// no event.
-#[must_use]
-pub fn has_accounting_event(approval: &Approval, event: Option<&str>) -> bool {
-    #[derive(serde::Deserialize)]
-    #[serde(rename_all = "camelCase")]
-    struct Fields {
-        approval_digest: Option<String>,
-    }
-    let fields = event.and_then(|event| serde_json::from_str::<Fields>(event).ok());
-    match fields.and_then(|fields| fields.approval_digest) {
-        Some(digest) => digest == of_record(approval),
-        // Earlier versions wrote no event.
-        None => {
-            approval.audit_seq.is_none()
-                && matches!(approval.state, ApprovalState::Pending | ApprovalState::Spent)
-        }
-    }
 }
 
 fn unread(what: &str) -> LedgerError {
@@ -105,6 +93,7 @@ impl WorkingSet {
             running: HashMap::new(),
             approvals: BTreeMap::new(),
             asked: HashSet::new(),
+            pending: HashMap::new(),
             calls: HashMap::new(),
             orders: None,
             waiting: None,
@@ -194,15 +183,27 @@ impl WorkingSet {
         self.running.get(tool).copied().ok_or_else(|| unread("how many calls run"))
     }
 
-    /// Returns the newest unspent approval for exactly this call.
+    /// Returns the unspent approvals for exactly this call and rule, newest first: the
+    /// [`APPROVALS_LOADED`] newest.
     ///
     /// # Errors
     /// As [`WorkingSet::held`].
-    pub fn approval(&self, name: &ApprovalName) -> Result<Option<&Approval>, LedgerError> {
+    pub fn approvals<'s, 'n>(
+        &'s self,
+        name: &'n ApprovalName,
+    ) -> Result<impl Iterator<Item = &'s Approval> + use<'s, 'n>, LedgerError> {
         if !self.asked.contains(name) {
             return Err(unread("an approval"));
         }
-        Ok(self.approvals.values().rev().find(|approval| name.fits(approval)))
+        Ok(self.approvals.values().rev().filter(|approval| name.fits(approval)))
+    }
+
+    /// Returns the number of undecided approvals of a caller, at most [`PENDING_MAX`].
+    ///
+    /// # Errors
+    /// As [`WorkingSet::held`].
+    pub fn pending(&self, name: &PendingName) -> Result<u64, LedgerError> {
+        self.pending.get(name).copied().ok_or_else(|| unread("how many approvals are pending"))
     }
 
     /// Returns an approval that a receipt has spent.
@@ -293,6 +294,7 @@ impl WorkingSet {
             budgets: those(&needs.budgets, |key| self.budgets.contains_key(key)),
             running: those(&needs.running, |tool| self.running.contains_key(tool)),
             approvals: those(&needs.approvals, |name| self.asked.contains(name)),
+            pending: those(&needs.pending, |name| self.pending.contains_key(name)),
             calls: those(&needs.calls, |name| self.calls.contains_key(name)),
             orders: needs.orders && self.orders.is_none(),
             waiting: needs.waiting && self.waiting.is_none(),
@@ -339,6 +341,11 @@ impl WorkingSet {
     /// Records that approvals for this call were loaded.
     pub fn load_asked(&mut self, name: ApprovalName) {
         self.asked.insert(name);
+    }
+
+    /// Loads the number of undecided approvals of a caller.
+    pub fn load_pending(&mut self, name: PendingName, pending: u64) {
+        self.pending.insert(name, pending);
     }
 
     /// Loads a call from the store.
@@ -406,6 +413,7 @@ impl WorkingSet {
         self.budgets.clear();
         self.running.clear();
         self.asked.clear();
+        self.pending.clear();
         self.calls.clear();
         self.orders = None;
         self.waiting = None;

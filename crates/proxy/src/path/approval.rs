@@ -1,0 +1,146 @@
+//! The approval that a call needs: its request, and waiting for the decision.
+//!
+//! Path: 6. Doc: policy.md#approval
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use toolbooth_audit::approvals::{ApprovalFilter, ApprovalRequest};
+use toolbooth_audit::ledger::Moment;
+use toolbooth_contracts::approval::{ApprovalState, Approvers};
+use toolbooth_contracts::{Conversation, ErrorCode, GuardedArguments};
+use toolbooth_policy::ApprovalNeed;
+
+use super::enter::AskedTool;
+use crate::entry::{Entered, Refused};
+use crate::state::ProxyState;
+use crate::trail::shown_arguments;
+
+/// When a caller asks again whether its call is approved, in milliseconds.
+const APPROVAL_RETRY_MS: u64 = 5_000;
+
+/// How often a call that waits for its approval asks the store, because another process can decide.
+const DECISION_POLL: Duration = Duration::from_secs(1);
+
+/// Returns the request of the approval that a call needs.
+pub(super) fn request(
+    state: &ProxyState,
+    need: &ApprovalNeed,
+    arguments: &GuardedArguments,
+    at: &Moment,
+) -> ApprovalRequest {
+    let parts = &state.parts;
+    ApprovalRequest {
+        approval_id: parts.ids.next(),
+        rule: need.rule.clone(),
+        rule_digest: need.rule_digest.clone(),
+        approvers: need.by,
+        expires_at: at.after(parts.limits.approval_expiry).text,
+        arguments: Some(shown_arguments(arguments, &parts.shapes)),
+        open_after: first_id(at.epoch_ms, parts.limits.approval_expiry),
+    }
+}
+
+/// Returns the time on the monotonic clock until which a call waits for its approval; `None` = it does not.
+pub(super) fn patience(state: &ProxyState) -> Option<Duration> {
+    let wait = state.parts.limits.approval_wait;
+    (!wait.is_zero()).then(|| state.parts.clock.monotonic() + wait)
+}
+
+/// Returns the text before all ids (UUIDv7, RFC 9562) that were made within a time before a moment.
+fn first_id(epoch_ms: i64, within: Duration) -> String {
+    let within = i64::try_from(within.as_millis()).unwrap_or(i64::MAX);
+    let first = epoch_ms.saturating_sub(within).max(0);
+    let digits = format!("{first:012x}");
+    let (head, tail) = digits.split_at_checked(8).unwrap_or((&digits, ""));
+    format!("{head}-{tail}")
+}
+
+fn left(state: &ProxyState, until: Duration) -> Duration {
+    until.saturating_sub(state.parts.clock.monotonic())
+}
+
+/// Waits until an approval is decided, at most until a time on the monotonic clock.
+///
+/// # Errors
+/// `approval-required` if it was not decided in time, `cancelled`.
+async fn decided(
+    state: &ProxyState,
+    approval_id: &str,
+    until: Duration,
+    conversation: &Conversation,
+) -> Result<(), ErrorCode> {
+    let mut decisions = state.decisions.subscribe();
+    loop {
+        let left = left(state, until);
+        // A call that waits does not hold up the end of the proxy.
+        if left.is_zero() || state.slots.is_closed() {
+            return Err(ErrorCode::ApprovalRequired);
+        }
+        if let Some(reads) = &state.parts.reads {
+            let id = Some(approval_id.to_owned());
+            let filter = ApprovalFilter { id, limit: 1, ..ApprovalFilter::default() };
+            let found = reads.approvals(filter).await.ok().and_then(|mut found| found.pop());
+            let state = found.and_then(|raw| raw.approval()).map(|approval| approval.state);
+            if state.is_some_and(|state| state != ApprovalState::Pending) {
+                return Ok(());
+            }
+        }
+        tokio::select! {
+            _ = decisions.changed() => (),
+            () = tokio::time::sleep(left.min(DECISION_POLL)) => (),
+            () = conversation.cancelled() => return Err(ErrorCode::Cancelled),
+        }
+    }
+}
+
+/// A call that needs an approval which is not granted yet.
+pub(super) struct Unapproved {
+    pub(super) entered: Entered<AskedTool>,
+    pub(super) approval_id: String,
+    pub(super) approvers: Approvers,
+}
+
+impl Unapproved {
+    /// Waits until the approval can be decided, without a slot, and returns the call with a new one, to be
+    /// judged again. `until` is a time on the monotonic clock; `None` = the call does not wait.
+    pub(super) async fn wait(
+        self,
+        state: &ProxyState,
+        until: Option<Duration>,
+    ) -> Result<Entered<AskedTool>, Refused> {
+        let Self { mut entered, approval_id, approvers } = self;
+        let until = until.map(|until| entered.deadline.map_or(until, |at| at.min(until)));
+        let place = state.waiting.try_acquire();
+        let decided = match (until, place) {
+            (Some(until), Ok(_place)) => {
+                entered.slot = None;
+                let conversation = &entered.conversation;
+                match decided(state, &approval_id, until, conversation).await {
+                    Ok(()) => tokio::select! {
+                        slot = Arc::clone(&state.slots).acquire_owned() =>
+                            slot.map_err(|_| ErrorCode::ApprovalRequired),
+                        () = conversation.cancelled() => Err(ErrorCode::Cancelled),
+                        () = tokio::time::sleep(left(state, until)) => Err(ErrorCode::Overloaded),
+                    },
+                    Err(code) => Err(code),
+                }
+            }
+            _ => Err(ErrorCode::ApprovalRequired),
+        };
+        match decided {
+            Ok(slot) => Ok(Entered { slot: Some(slot), ..entered }),
+            Err(code) => {
+                let refused = Refused::new(entered.trail, code);
+                let refused = match code {
+                    ErrorCode::ApprovalRequired => refused
+                        .saying(format!("{}: approval {approval_id}", code.safe_sentence()))
+                        .with("approvers", approvers.as_str())
+                        .retry_after(APPROVAL_RETRY_MS),
+                    _ => refused,
+                };
+                Err(refused.with("approvalId", approval_id))
+            }
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! Tests approvals on the call path: waiting without a slot, decisions, and what judges the call afterwards.
+//!
+//! Path: 5, 6. Doc: policy.md#approval
+
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+use toolbooth_audit::memory::MemoryLedger;
+use toolbooth_contracts::approval::{Approval, ApprovalState, Approvers};
+use toolbooth_contracts::contract::{AdapterId, ToolContract};
+use toolbooth_contracts::conversation::CancelHandle;
+use toolbooth_contracts::coverage::Readiness;
+use toolbooth_contracts::order::PauseTarget;
+use toolbooth_contracts::{
+    CallRequest, Caller, Conversation, Dispatch, ErrorCode, Executor, Guard, Identity, Outcome,
+    ToolCall, ToolOutput, ToolResult,
+};
+use toolbooth_policy::{
+    ApprovalNeed, Authorizer, CallerRights, CallerSets, EngineError, FeatureFlags, PolicyEngine,
+    Question, Verdict,
+};
+use toolbooth_proxy::{
+    ApprovalFilter, Clock, Decided, Executors, Limits, ProxyParts, SystemClock, ToolProxy, World,
+    Worlds,
+};
+use toolbooth_registry::{RegisteredTool, Source, ToolRegistry};
+
+/// Asks for an approval by the member `by` of the arguments, where there is one.
+struct Asking;
+
+impl PolicyEngine for Asking {
+    fn judge(&self, question: &Question<'_>) -> Result<Verdict, EngineError> {
+        let by = question.arguments.get("by").and_then(Value::as_str).and_then(Approvers::parse);
+        let approval = by.map(|by| ApprovalNeed::of_setting("asking", by));
+        Ok(Verdict::Permit { rule: "all".into(), approval })
+    }
+    fn version(&self) -> &str {
+        "1"
+    }
+}
+
+struct Counted(Arc<AtomicUsize>);
+
+#[async_trait]
+impl Executor for Counted {
+    async fn execute(&self, _: Dispatch, _: Conversation) -> Outcome {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        Outcome::Done(ToolOutput::text("ok"))
+    }
+    async fn readiness(&self, _: &ToolContract, _: bool) -> Readiness {
+        Readiness::Ready
+    }
+}
+
+fn named(name: &str) -> Caller {
+    Caller::authenticated(Identity::named(name).unwrap())
+}
+
+struct Fixture {
+    proxy: ToolProxy,
+    worlds: Arc<Worlds>,
+    runs: Arc<AtomicUsize>,
+}
+
+impl Fixture {
+    /// A proxy in which one call runs at once.
+    fn new(wait: Duration) -> Self {
+        let entry = json!({
+            "name": "shop.order", "description": "Orders.",
+            "execution": {"localRuntimeId": "shop"},
+            "input_schema": {"type": "object"}, "output_schema": {},
+            "timeout_ms": 60_000, "idempotency": {"mode": "on-key"}
+        });
+        let mut registry = ToolRegistry::default();
+        let tool = RegisteredTool::from_entry(&entry, Source::File, &Guard::default()).unwrap();
+        let _ = registry.register(tool);
+        let everything = CallerRights::everything();
+        let operators = CallerRights { operate: true, ..everything.clone() };
+        let sets = [("agents", "key:agent", everything), ("ops", "key:op-*", operators)];
+        let sets = sets
+            .map(|(name, pattern, rights)| (name.to_owned(), (vec![pattern.to_owned()], rights)));
+        let sets = CallerSets::new(sets.into_iter().collect()).unwrap();
+        let policy =
+            Authorizer::new(FeatureFlags::ON).with_engine(Arc::new(Asking)).with_callers(sets);
+        let worlds = Worlds::new(World::new(policy).with_registry(registry));
+        let ledger = Arc::new(MemoryLedger::new("writer", &[3; 32], &SystemClock::default().now()));
+        let runs = Arc::new(AtomicUsize::new(0));
+        let executors = Executors::default()
+            .with(AdapterId::Local("shop".into()), Arc::new(Counted(Arc::clone(&runs))));
+        let proxy = ToolProxy::new(ProxyParts {
+            reads: Some(Arc::clone(&ledger) as _),
+            limits: Limits { in_flight_max: 1, approval_wait: wait, ..Limits::default() },
+            ..ProxyParts::new(Arc::clone(&worlds), ledger, executors)
+        });
+        Self { proxy, worlds, runs }
+    }
+
+    async fn call(&self, args: Value, key: Option<&str>) -> ToolResult {
+        let mut request = CallRequest::new("shop.order", &args.to_string()).unwrap();
+        request.context.idempotency_key = key.map(str::to_owned);
+        let call = ToolCall::new(request, named("key:agent"));
+        self.proxy.call(call, Conversation::detached().0).await
+    }
+
+    /// Calls in the background; returns the task once the approval is requested.
+    async fn waiting(&self, args: Value) -> (JoinHandle<ToolResult>, Approval, CancelHandle) {
+        let request = CallRequest::new("shop.order", &args.to_string()).unwrap();
+        let call = ToolCall::new(request, named("key:agent"));
+        let (conversation, cancel) = Conversation::detached();
+        let proxy = self.proxy.clone();
+        let task = tokio::spawn(async move { proxy.call(call, conversation).await });
+        loop {
+            let filter = ApprovalFilter {
+                state: Some(ApprovalState::Pending),
+                limit: 1,
+                ..ApprovalFilter::default()
+            };
+            let page = self.proxy.approvals(&named("key:op-a"), filter).await.unwrap();
+            if let Some(approval) = page.found.into_iter().next() {
+                return (task, approval, cancel);
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+
+    async fn decide(&self, by: &str, approval: &Approval, grants: bool) -> Decided {
+        let id = &approval.approval_id;
+        self.proxy.decide_approval(&named(by), id, grants, None).await.unwrap()
+    }
+
+    fn runs(&self) -> usize {
+        self.runs.load(Ordering::SeqCst)
+    }
+}
+
+fn code(result: &ToolResult) -> Option<ErrorCode> {
+    result.error.as_ref().map(|error| error.code)
+}
+
+const LONG: Duration = Duration::from_secs(600);
+
+#[tokio::test]
+async fn a_call_waits_for_its_decision_without_a_slot() {
+    let fixture = Fixture::new(LONG);
+    let (task, approval, _cancel) =
+        fixture.waiting(json!({ "by": "two", "password": "hunter2" })).await;
+    assert_eq!(approval.rule.as_deref(), Some("asking"));
+    let shown = approval.arguments.clone().unwrap();
+    assert!(shown.as_str().contains("\"two\"") && !shown.as_str().contains("hunter2"), "{shown:?}");
+    // Other calls have the only slot, and a second one that would wait is answered.
+    assert_eq!(code(&fixture.call(json!({}), None).await), None);
+    let second = fixture.call(json!({ "by": "one" }), None).await;
+    assert_eq!(code(&second), Some(ErrorCode::ApprovalRequired));
+    assert!(second.retry_after_ms.is_some());
+    let error = second.error.unwrap();
+    assert!(error.message.contains(error.details["approvalId"].as_str().unwrap()), "{error:?}");
+    assert!(matches!(fixture.decide("key:op-a", &approval, true).await, Decided::Done(_)));
+    assert_eq!(fixture.decide("key:op-a", &approval, true).await, Decided::SamePerson);
+    assert!(!task.is_finished() && fixture.runs() == 1);
+    assert!(matches!(fixture.decide("key:op-b", &approval, true).await, Decided::Done(_)));
+    assert_eq!(code(&task.await.unwrap()), None);
+    assert_eq!(fixture.runs(), 2);
+}
+
+#[tokio::test]
+async fn what_is_in_force_at_the_decision_judges_the_call() {
+    let fixture = Fixture::new(LONG);
+    let (task, approval, _cancel) = fixture.waiting(json!({ "by": "one" })).await;
+    let mut world = World::clone(&fixture.worlds.now());
+    world.set_pauses([PauseTarget::All].into_iter().collect());
+    fixture.worlds.publish(world);
+    assert!(matches!(fixture.decide("key:op-a", &approval, true).await, Decided::Done(_)));
+    assert_eq!(code(&task.await.unwrap()), Some(ErrorCode::Paused));
+    assert_eq!(fixture.runs(), 0);
+    let kept = fixture.proxy.approval(&named("key:op-a"), &approval.approval_id).await.unwrap();
+    assert_eq!(kept.unwrap().state, ApprovalState::Granted);
+}
+
+#[tokio::test]
+async fn a_rejection_and_a_cancellation_end_the_wait() {
+    let fixture = Fixture::new(LONG);
+    let (task, approval, _cancel) = fixture.waiting(json!({ "by": "one" })).await;
+    assert!(matches!(fixture.decide("key:op-a", &approval, false).await, Decided::Done(_)));
+    assert_eq!(code(&task.await.unwrap()), Some(ErrorCode::ApprovalRejected));
+    let (task, _, cancel) = fixture.waiting(json!({ "by": "two" })).await;
+    cancel.cancel();
+    assert_eq!(code(&task.await.unwrap()), Some(ErrorCode::Cancelled));
+    assert_eq!(fixture.runs(), 0);
+}
+
+#[tokio::test]
+async fn a_call_that_waits_does_not_hold_up_the_end() {
+    let fixture = Fixture::new(LONG);
+    let (task, _, _cancel) = fixture.waiting(json!({ "by": "one" })).await;
+    fixture.proxy.shut_down(LONG).await.unwrap();
+    assert_eq!(code(&task.await.unwrap()), Some(ErrorCode::ApprovalRequired));
+}
+
+#[tokio::test]
+async fn a_wait_ends() {
+    let fixture = Fixture::new(Duration::from_millis(20));
+    let result = fixture.call(json!({ "by": "one" }), None).await;
+    assert_eq!(code(&result), Some(ErrorCode::ApprovalRequired));
+}
+
+#[tokio::test]
+async fn callers_see_their_own_approvals_and_decide_where_the_rule_says_so() {
+    let fixture = Fixture::new(Duration::ZERO);
+    let of = |result: ToolResult| {
+        let error = result.error.unwrap();
+        assert_eq!(error.code, ErrorCode::ApprovalRequired);
+        error.details["approvalId"].as_str().unwrap().to_owned()
+    };
+    let one = of(fixture.call(json!({ "by": "one" }), Some("k1")).await);
+    let own = of(fixture.call(json!({ "by": "self" }), Some("k2")).await);
+    let seen = async |caller: &str| {
+        let filter = ApprovalFilter { limit: 10, ..ApprovalFilter::default() };
+        let page = fixture.proxy.approvals(&named(caller), filter).await.unwrap();
+        page.found.len()
+    };
+    assert_eq!((seen("key:agent").await, seen("key:op-a").await, seen("key:x").await), (2, 2, 0));
+    let decide = async |caller: &str, id: &str| {
+        fixture.proxy.decide_approval(&named(caller), id, true, None).await.unwrap()
+    };
+    assert_eq!(decide("key:agent", &one).await, Decided::OwnCall);
+    assert_eq!(decide("key:x", &one).await, Decided::Missing);
+    assert_eq!(decide("key:x", &own).await, Decided::Missing);
+    assert!(matches!(decide("key:agent", &own).await, Decided::Done(_)));
+    assert_eq!(code(&fixture.call(json!({ "by": "self" }), Some("k2")).await), None);
+    // A replay asks nobody.
+    let replayed = fixture.call(json!({ "by": "self" }), Some("k2")).await;
+    assert!(replayed.replayed && replayed.error.is_none(), "{replayed:?}");
+    assert_eq!(fixture.runs(), 1);
+    of(fixture.call(json!({ "by": "self" }), Some("k3")).await);
+}

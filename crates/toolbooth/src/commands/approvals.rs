@@ -1,0 +1,162 @@
+//! `approvals`: lists approvals, and grants or rejects them as the operator.
+//!
+//! Doc: policy.md#approval
+
+use serde_json::json;
+use toolbooth_audit::reads::Page;
+use toolbooth_contracts::approval::{Approval, ApprovalState};
+use toolbooth_proxy::{APPROVAL_REASON_BYTES_MAX, ApprovalFilter, Decided, OperationsError};
+
+use super::records::{nothing_yet, one, open, unreadable, whole};
+use crate::cli::Approvals;
+use crate::compose::Runtime;
+use crate::failure::{FAILED, Failure};
+use crate::offline::OfflineGateway;
+use crate::output::{self, Format};
+use crate::records;
+use crate::times::now;
+use crate::trust::Trusted;
+
+pub(super) async fn approvals(loaded: Trusted, command: Approvals) -> Result<bool, Failure> {
+    match command {
+        Approvals::List { state, tool, caller, before, limit, shown } => {
+            // Without a state, those that can be decided.
+            let open_only = state.is_none();
+            let state = match state.as_deref() {
+                None => Some(ApprovalState::Pending),
+                Some("any") => None,
+                Some(word) => Some(ApprovalState::parse(word).ok_or_else(|| {
+                    Failure::usage(format!("there is no state `{}`", word.escape_debug()))
+                        .at("--state")
+                        .hint("`pending`, `granted`, `rejected`, `spent` or `any`")
+                })?),
+            };
+            let filter = ApprovalFilter { id: None, state, tool, caller, before, limit };
+            let mut page = match open(&loaded).await? {
+                Some(operations) => operations.approvals(filter).await.map_err(unreadable)?,
+                None => {
+                    nothing_yet(&loaded);
+                    Page::default()
+                }
+            };
+            let last = page.found.last().filter(|_| page.more);
+            let next = last.map(|approval| approval.approval_id.clone());
+            let now = now();
+            if open_only {
+                page.found.retain(|approval| !approval.has_expired(&now));
+            }
+            if shown.format.is_json() {
+                let mut out = page.document("approvals");
+                out.extend(next.map(|next| ("next".to_owned(), json!(next))));
+                output::json(&out);
+                return Ok(whole(&page.damaged));
+            }
+            let rows: Vec<Vec<String>> =
+                page.found.iter().map(|approval| row(approval, &now)).collect();
+            let head = ["REQUESTED", "TOOL", "CALLER", "STATE", "NEEDS", "ARGUMENTS", "APPROVAL"];
+            output::table(&head, &rows);
+            if let Some(next) = next {
+                crate::notice(&format!("more follow: --before {next}"));
+            }
+            Ok(whole(&page.damaged))
+        }
+        Approvals::Show { id, shown } => {
+            let found = match open(&loaded).await? {
+                Some(operations) => operations.approval(&id).await.map_err(unreadable)?,
+                None => None,
+            };
+            one(found, "approval", &id, shown.format)
+        }
+        Approvals::Approve { id, reason, shown } => {
+            decide(loaded, &id, true, reason, shown.format).await
+        }
+        Approvals::Reject { id, reason, shown } => {
+            decide(loaded, &id, false, reason, shown.format).await
+        }
+    }
+}
+
+/// The most characters of arguments in a table.
+const SHOWN_MAX: usize = 60;
+
+fn row(approval: &Approval, now: &str) -> Vec<String> {
+    let state = match approval.state {
+        ApprovalState::Pending | ApprovalState::Granted if approval.has_expired(now) => "expired",
+        state => state.as_str(),
+    };
+    let arguments = approval.arguments.as_ref().map(|text| text.as_str()).unwrap_or_default();
+    let mut shown: String = arguments.chars().take(SHOWN_MAX).collect();
+    if shown.len() < arguments.len() {
+        shown.push('…');
+    }
+    vec![
+        approval.requested_at.clone(),
+        approval.tool_id.clone(),
+        approval.caller.clone(),
+        state.to_owned(),
+        approval.approvers.as_str().to_owned(),
+        shown,
+        approval.approval_id.clone(),
+    ]
+}
+
+async fn decide(
+    loaded: Trusted,
+    id: &str,
+    grants: bool,
+    reason: Option<String>,
+    format: Format,
+) -> Result<bool, Failure> {
+    if reason.as_ref().is_some_and(|reason| reason.len() > APPROVAL_REASON_BYTES_MAX) {
+        let message = format!("a reason has at most {APPROVAL_REASON_BYTES_MAX} bytes");
+        return Err(Failure::usage(message).at("--reason"));
+    }
+    let runtime = Runtime::build(OfflineGateway::build(loaded).await?).await?;
+    let operator = records::operator()?;
+    let decided = runtime.proxy.decide_approval(operator.caller(), id, grants, reason).await;
+    runtime.shut_down().await?;
+    let decided = decided.map_err(|error| match error {
+        OperationsError::Ledger(error) => unreadable(error),
+        other => Failure::store(other.to_string()),
+    })?;
+    let refused = |code, message: String| Err(Failure::new(FAILED, code, message));
+    match decided {
+        Decided::Done(approval) if format.is_json() => {
+            output::json(&approval);
+            Ok(true)
+        }
+        Decided::Done(approval) => {
+            let call = format!("the call of `{}` by {}", approval.tool_id, approval.caller);
+            output::foreign(&match approval.state {
+                ApprovalState::Pending => {
+                    format!("granted by one; a second operator must grant {call} too")
+                }
+                ApprovalState::Rejected => format!("rejected: {call} is refused"),
+                _ => format!("granted: {call} can run once"),
+            });
+            Ok(true)
+        }
+        Decided::Already(approval) => {
+            let state = approval.state.as_str();
+            refused("already-decided", format!("the approval is {state} already"))
+        }
+        Decided::Expired => refused(
+            "approval-expired",
+            "the approval has expired, or a later request has replaced it".to_owned(),
+        ),
+        Decided::OwnCall => {
+            refused("policy-denied", "another person must decide on the operator's call".to_owned())
+        }
+        Decided::SamePerson => refused(
+            "policy-denied",
+            "the operator has granted it; a second person must too".to_owned(),
+        ),
+        Decided::Denied => {
+            refused("policy-denied", "this needs the right of an operator".to_owned())
+        }
+        Decided::Missing => {
+            Err(Failure::new(FAILED, "not-found", format!("there is no approval `{id}`"))
+                .hint("`toolbooth approvals list` shows those that can be decided"))
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! Tests approvals with the real gateway: asked for, decided from a second terminal and over HTTP, spent once.
+//!
+//! Path: 6. Doc: policy.md#approval, front-doors.md#approvals, configuration.md#approvals
+
+use serde_json::{Value, json};
+use toolbooth_tests::mcp::{Session, request};
+use toolbooth_tests::waiting::until;
+use toolbooth_tests::{Gateway, Place};
+
+const RULES: &str = "\
+@id(\"all\")
+permit (principal, action, resource);
+
+@id(\"products\") @reason(\"A person checks products.\") @approval(\"one\")
+forbid (principal, action == Action::\"calculator\", resource)
+when { context.args.expression like \"*\\**\" };
+
+@id(\"quotients\") @approval(\"two\")
+forbid (principal, action == Action::\"calculator\", resource)
+when { context.args.expression like \"*/*\" };
+
+@id(\"differences\") @approval(\"self\")
+forbid (principal, action == Action::\"calculator\", resource)
+when { context.args.expression like \"*-*\" };
+";
+
+fn place(approvals: &str) -> Place {
+    let place = Place::new();
+    let config = format!(
+        "[policy]\nrules = \"rules.cedar\"\n[approvals]\n{approvals}\n\
+         [callers.agents]\nmatch = [\"key:agent\"]\ntools = [\"*\"]\ngrants = [\"*\"]\n\
+         [callers.ops]\nmatch = [\"group:ops\"]\ntools = [\"*\"]\ngrants = [\"*\"]\noperate = true\n"
+    );
+    place.write("toolbooth.toml", &config).write("rules.cedar", RULES);
+    place
+}
+
+fn key(place: &Place, arguments: &[&str]) -> String {
+    let (made, _) = place.json(&[&["keys", "create"], arguments].concat());
+    made["key"].as_str().expect("a key").to_owned()
+}
+
+fn body(expression: &str) -> String {
+    json!({ "toolId": "calculator", "args": { "expression": expression } }).to_string()
+}
+
+fn calculate(gateway: &Gateway, expression: &str) -> Value {
+    gateway.post("/v1/calls", &body(expression)).1
+}
+
+/// Returns the code of a result, or `ok`.
+fn code(answer: &Value) -> &str {
+    answer["code"].as_str().unwrap_or("ok")
+}
+
+/// Returns the id of the approval that a call must wait for.
+fn asked(answer: &Value) -> String {
+    assert_eq!(code(answer), "approval-required", "{answer}");
+    answer["details"]["approvalId"].as_str().expect("an id").to_owned()
+}
+
+/// Returns the ids of the approvals that can be decided.
+fn listed(place: &Place) -> Vec<String> {
+    let (found, _) = place.json(&["approvals", "list"]);
+    let rows = found["approvals"].as_array().expect("approvals");
+    rows.iter().map(|row| row["approvalId"].as_str().expect("an id").to_owned()).collect()
+}
+
+fn events(place: &Place, kind: &str) -> usize {
+    let (found, _) = place.json(&["audit", "query", "--limit", "100000"]);
+    let events = found["events"].as_array().expect("events");
+    events.iter().filter(|event| event["event"] == kind).count()
+}
+
+#[test]
+fn an_approval_is_granted_from_a_second_terminal_and_spent_once() {
+    let place = place("");
+    assert_eq!(listed(&place), Vec::<String>::new());
+    let gateway = place.serve();
+    let id = asked(&calculate(&gateway, "2*3"));
+    assert_eq!(asked(&calculate(&gateway, "2*3")), id, "it is asked for once");
+    assert_eq!(listed(&place), [id.as_str()]);
+    let (shown, _) = place.json(&["approvals", "show", &id]);
+    assert_eq!(shown["arguments"], json!({ "expression": "2*3" }));
+    assert_eq!((&shown["rule"], &shown["caller"]), (&json!("products"), &json!("local")));
+    let table = place.run(&["approvals", "list"]);
+    let table = String::from_utf8_lossy(&table.stdout).into_owned();
+    assert!(table.contains("calculator") && table.contains(&id), "{table}");
+    // The agent is told the id, and when to ask again.
+    let session = Session::begin(&gateway);
+    let arguments = json!({ "name": "calculator", "arguments": { "expression": "2*3" } });
+    let told = session.post(&request(3, "tools/call", arguments)).answer().json();
+    let meta = &told["result"]["_meta"];
+    assert_eq!(meta["toolbooth/details"]["approvalId"], json!(id), "{told}");
+    assert!(meta["toolbooth/retryAfterMs"].is_u64(), "{told}");
+    assert!(told["result"]["content"][0]["text"].as_str().is_some_and(|text| text.contains(&id)));
+
+    let (granted, exit) = place.json(&["approvals", "approve", &id, "--reason", "it is small"]);
+    assert_eq!((&granted["state"], exit), (&json!("granted"), 0));
+    assert_eq!(granted["decisions"][0]["by"], "operator");
+    let again = place.run(&["approvals", "approve", &id]);
+    assert!(String::from_utf8_lossy(&again.stderr).contains("granted already"), "{again:?}");
+    assert_eq!(again.status.code(), Some(1));
+    // Other arguments are another call. The grant survives the gateway.
+    assert_ne!(asked(&calculate(&gateway, "3*3")), id);
+    gateway.stop();
+    let gateway = place.serve();
+    assert_eq!(code(&calculate(&gateway, "2*3")), "ok");
+    assert_ne!(asked(&calculate(&gateway, "2*3")), id, "it is spent");
+    gateway.stop();
+    assert_eq!((events(&place, "APPROVAL_REQUESTED"), events(&place, "APPROVAL_GRANTED")), (3, 1));
+    let missing = place.run(&["approvals", "reject", "nothing"]);
+    assert_eq!(missing.status.code(), Some(1));
+    place.assert_sound();
+}
+
+#[test]
+fn a_waiting_call_runs_when_another_process_grants_it() {
+    let place = place("wait_ms = 120000");
+    let gateway = place.serve();
+    std::thread::scope(|scope| {
+        let call = scope.spawn(|| calculate(&gateway, "6*7"));
+        until("the approval is listed", || listed(&place).len() == 1);
+        assert!(!call.is_finished());
+        let id = listed(&place).remove(0);
+        assert_eq!(place.json(&["approvals", "approve", &id]).1, 0);
+        let answer = call.join().expect("an answer");
+        assert_eq!(answer["content"][0]["text"], "42", "{answer}");
+    });
+    gateway.stop();
+    place.assert_sound();
+}
+
+#[test]
+fn the_right_persons_decide_over_http() {
+    let place = place("");
+    let agent = key(&place, &["agent"]);
+    let [a, b] = ["a", "b"].map(|name| key(&place, &[name, "--group", "ops"]));
+    let stranger = key(&place, &["stranger"]);
+    let gateway = place.serve();
+    let call = |token: &str, expression: &str| {
+        gateway.ask_as(token, "POST", "/v1/calls", &body(expression)).1
+    };
+    let decide = |token: &str, id: &str, decision: &str| {
+        let body = json!({ "decision": decision, "reason": "by the test" }).to_string();
+        let (status, answer) = gateway.ask_as(token, "POST", &format!("/v1/approvals/{id}"), &body);
+        (status, answer["state"].as_str().unwrap_or(code(&answer)).to_owned())
+    };
+    let told = |status: u16, word: &str| (status, word.to_owned());
+    // Two different persons, and never the caller.
+    let two = asked(&call(&agent, "8/2"));
+    assert_eq!(decide(&agent, &two, "approve"), told(403, "policy-denied"));
+    assert_eq!(decide(&stranger, &two, "approve"), told(404, "not-found"));
+    assert_eq!(decide(&a, &two, "approve"), told(200, "pending"));
+    assert_eq!(decide(&a, &two, "approve"), told(403, "policy-denied"));
+    assert_eq!(asked(&call(&agent, "8/2")), two);
+    assert_eq!(decide(&b, &two, "approve"), told(200, "granted"));
+    assert_eq!(code(&call(&agent, "8/2")), "ok");
+    assert_eq!(decide(&b, &two, "approve"), told(409, "already-decided"));
+    // The caller itself, where the rule says so, by its own credentials only.
+    let own = asked(&call(&agent, "8-2"));
+    assert_eq!(decide(&stranger, &own, "approve"), told(404, "not-found"));
+    assert_eq!(decide(&agent, &own, "approve"), told(200, "granted"));
+    assert_eq!(code(&call(&agent, "8-2")), "ok");
+    // A rejection.
+    let no = asked(&call(&agent, "8*2"));
+    assert_eq!(decide(&a, &no, "reject"), told(200, "rejected"));
+    assert_eq!(code(&call(&agent, "8*2")), "approval-rejected");
+    // An operator does not approve its own call.
+    let mine = asked(&call(&a, "9*2"));
+    assert_eq!(decide(&a, &mine, "approve"), told(403, "policy-denied"));
+    assert_eq!(decide(&b, &mine, "approve"), told(200, "granted"));
+    // What decides is one method with one form.
+    let path = format!("/v1/approvals/{}", asked(&call(&agent, "7*2")));
+    for (method, body, status) in [
+        ("GET", "", 200),
+        ("PUT", r#"{"decision":"approve"}"#, 405),
+        ("POST", "", 400),
+        ("POST", r#"{"decision":"maybe"}"#, 400),
+        ("POST", r#"{"decision":"approve","more":1}"#, 400),
+    ] {
+        assert_eq!(gateway.ask_as(&a, method, &path, body).0, status, "{method} {body}");
+    }
+    let long = json!({ "decision": "approve", "reason": "x".repeat(501) }).to_string();
+    assert_eq!(gateway.ask_as(&a, "POST", &path, &long).0, 400);
+    // Each caller lists its own, operators all.
+    let list = |token: &str, query: &str| {
+        let (_, found) = gateway.ask_as(token, "GET", &format!("/v1/approvals{query}"), "");
+        found["approvals"].as_array().map(Vec::len)
+    };
+    assert_eq!((list(&agent, ""), list(&a, ""), list(&stranger, "")), (Some(4), Some(5), Some(0)));
+    assert_eq!(list(&agent, "?caller=key:a"), Some(0));
+    assert_eq!(list(&a, "?caller=key:a"), Some(1));
+    assert_eq!((list(&a, "?state=pending"), list(&a, "?limit=2")), (Some(1), Some(2)));
+    assert_eq!(list(&a, "?state=lost"), None);
+    gateway.stop();
+    assert_eq!((events(&place, "APPROVAL_GRANTED"), events(&place, "APPROVAL_REJECTED")), (4, 2));
+    place.assert_sound();
+}
+
+#[test]
+fn approvals_expire_and_another_rule_asks_anew() {
+    let longer = place("expiry_ms = 1000\nwait_ms = 1000");
+    let refused = longer.run(&["serve", "--http", "127.0.0.1:0"]);
+    let told = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(refused.status.code() == Some(2) && told.contains("approvals.wait_ms"), "{told}");
+    let place = place("expiry_ms = 1");
+    let gateway = place.serve();
+    let first = asked(&calculate(&gateway, "2*2"));
+    assert_ne!(asked(&calculate(&gateway, "2*2")), first);
+    let late = place.run(&["approvals", "approve", &first]);
+    assert!(String::from_utf8_lossy(&late.stderr).contains("has expired"), "{late:?}");
+    assert_eq!(listed(&place), Vec::<String>::new());
+    gateway.stop();
+    let place = self::place("");
+    let gateway = place.serve();
+    let id = asked(&calculate(&gateway, "2*2"));
+    assert_eq!(place.json(&["approvals", "approve", &id]).1, 0);
+    place.write("rules.cedar", &RULES.replace("A person checks", "A person checks all"));
+    gateway.until_said("the policy is loaded", 1);
+    assert_ne!(asked(&calculate(&gateway, "2*2")), id);
+    gateway.stop();
+    place.assert_sound();
+}
