@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 
+pub mod approval_kills;
 pub mod child_kills;
 pub mod issuer;
 pub mod mcp;

@@ -55,7 +55,7 @@ pub const TOOLS: [(&str, &str); 3] =
 /// Concurrent calls of each tool.
 const SLOTS: u64 = 6;
 /// A tool without idempotency.
-const RAW: (&str, &str) = ("raw.do", "none");
+pub(crate) const RAW: (&str, &str) = ("raw.do", "none");
 
 fn registry() -> String {
     let tools: Vec<Value> = TOOLS
@@ -94,9 +94,9 @@ pub fn place(configuration: &str) -> Place {
 }
 
 /// One effect: tool, key, call.
-type Effect = (String, String, String);
+pub(crate) type Effect = (String, String, String);
 
-fn effects(place: &Place) -> Vec<Effect> {
+pub(crate) fn effects(place: &Place) -> Vec<Effect> {
     let mut all = Vec::new();
     for folder in ["handlers", "."] {
         let text = std::fs::read_to_string(place.path().join(folder).join("effects.txt"))
@@ -109,7 +109,7 @@ fn effects(place: &Place) -> Vec<Effect> {
     all
 }
 
-fn body(tool: &str, key: &str, call: &str, ms: u64) -> String {
+pub(crate) fn body(tool: &str, key: &str, call: &str, ms: u64) -> String {
     let mut context = json!({ "callId": call });
     if tool == "mail.do" || tool == "put.do" {
         context["idempotencyKey"] = json!(key);
@@ -118,12 +118,12 @@ fn body(tool: &str, key: &str, call: &str, ms: u64) -> String {
 }
 
 /// All events and receipts in the output of the command line.
-struct Recorded {
-    events: Vec<Value>,
-    receipts: BTreeMap<String, Value>,
+pub(crate) struct Recorded {
+    pub(crate) events: Vec<Value>,
+    pub(crate) receipts: BTreeMap<String, Value>,
 }
 
-fn recorded(place: &Place) -> Recorded {
+pub(crate) fn recorded(place: &Place) -> Recorded {
     let output = place.run(&["audit", "export"]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let events = String::from_utf8_lossy(&output.stdout)
@@ -141,7 +141,7 @@ fn recorded(place: &Place) -> Recorded {
     Recorded { events, receipts }
 }
 
-fn text(value: &Value, name: &str) -> String {
+pub(crate) fn text(value: &Value, name: &str) -> String {
     value[name].as_str().unwrap_or_default().to_owned()
 }
 

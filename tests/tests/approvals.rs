@@ -1,7 +1,10 @@
 //! Tests approvals with the real gateway: asked for, decided from a second terminal and over HTTP, spent once.
 //!
-//! Path: 6. Doc: policy.md#approval, front-doors.md#approvals, configuration.md#approvals
+//! Path: 6. Doc: policy.md#approval, policy.md#notifications, front-doors.md#approvals, configuration.md#approvals
 
+use std::io::{BufRead, BufReader, Read};
+
+use data_encoding::BASE64;
 use serde_json::{Value, json};
 use toolbooth_tests::mcp::{Session, request};
 use toolbooth_tests::waiting::until;
@@ -221,4 +224,95 @@ fn approvals_expire_and_another_rule_asks_anew() {
     assert_ne!(asked(&calculate(&gateway, "2*2")), id);
     gateway.stop();
     place.assert_sound();
+}
+
+#[test]
+fn a_command_is_told_of_each_request_once() {
+    let place = place("notify = { command = [\"sh\", \"tell.sh\", \"told\"] }");
+    // The first attempt fails, and is made again.
+    place.write(
+        "tell.sh",
+        "cat > line; echo >> line; [ -e once ] || { touch once; exit 3; }; cat line >> $1.txt",
+    );
+    let told = || std::fs::read_to_string(place.path().join("told.txt")).unwrap_or_default();
+    let gateway = place.serve();
+    let id = asked(&calculate(&gateway, "2*3"));
+    until("the command has run", || !told().is_empty());
+    assert_eq!(asked(&calculate(&gateway, "2*3")), id);
+    let second = asked(&calculate(&gateway, "3*3"));
+    until("the command has run again", || told().contains(&second));
+    gateway.stop();
+    let told: Vec<Value> =
+        told().lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let ids: Vec<&Value> = told.iter().map(|notice| &notice["data"]["approvalId"]).collect();
+    assert_eq!(ids, [&json!(id), &json!(second)]);
+    let notice = &told[0];
+    assert_eq!(
+        (&notice["type"], &notice["data"]["rule"]),
+        (&json!("approval.requested"), &json!("products"))
+    );
+    assert_eq!(notice["data"]["arguments"], json!({ "expression": "2*3" }));
+    // A call from the command line ends when its notification is delivered.
+    place.run(&["call", "calculator", "--args", r#"{"expression":"5*5"}"#]);
+    let told = std::fs::read_to_string(place.path().join("told.txt")).expect("is told");
+    assert!(told.contains("5*5"), "{told}");
+}
+
+#[test]
+fn a_url_is_told_with_a_signature() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let url = format!("http://{}/hook", listener.local_addr().expect("an address"));
+    let notify =
+        format!("notify = {{ url = \"{url}\", secret = {{ secret_ref = \"env:NOTIFY_KEY\" }} }}");
+    let place = place(&notify).env("NOTIFY_KEY", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw");
+    let gateway = place.serve();
+    let id = asked(&calculate(&gateway, "2*3"));
+    let (mut stream, _) = listener.accept().expect("a request");
+    let (head, body) = read_request(&mut stream);
+    std::io::Write::write_all(&mut stream, b"HTTP/1.1 204 No Content\r\n\r\n").expect("is written");
+    let header = |name: &str| {
+        let line = head.lines().find_map(|line| line.strip_prefix(&format!("{name}: ")));
+        line.unwrap_or_else(|| panic!("{name} is in {head}")).to_owned()
+    };
+    assert!(head.starts_with("POST /hook "), "{head}");
+    assert_eq!(header("webhook-id"), id);
+    let key = BASE64.decode(b"MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw").expect("base64");
+    let key = ring::hmac::Key::new(ring::hmac::HMAC_SHA256, &key);
+    let signed = format!("{id}.{}.{body}", header("webhook-timestamp"));
+    let signature = BASE64.encode(ring::hmac::sign(&key, signed.as_bytes()).as_ref());
+    assert_eq!(header("webhook-signature"), format!("v1,{signature}"));
+    gateway.stop();
+    for (wrong, told) in [
+        ("{ }", "either `command`, or `url` and `secret`"),
+        ("{ command = [] }", "either `command`, or `url` and `secret`"),
+        ("{ url = \"http://127.0.0.1:1/\" }", "either `command`, or `url` and `secret`"),
+        ("{ url = \"ftp://x/\", secret = { secret_ref = \"env:PATH\" } }", "no URL of HTTP"),
+        ("{ url = \"http://x/\", secret = { secret_ref = \"env:NOT_THERE\" } }", "NOT_THERE"),
+    ] {
+        let place = self::place(&format!("notify = {wrong}"));
+        let refused = place.run(&["serve", "--http", "127.0.0.1:0"]);
+        let words = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(refused.status.code() == Some(2) && words.contains(told), "{wrong}: {words}");
+    }
+}
+
+/// Reads a request with a length; returns its head and its body.
+fn read_request(stream: &mut std::net::TcpStream) -> (String, String) {
+    let mut reader = BufReader::new(stream);
+    let (mut head, mut length) = (String::new(), 0);
+    loop {
+        let mut line = String::new();
+        reader.read_line(&mut line).expect("a line");
+        if let Some(value) = line.to_lowercase().strip_prefix("content-length:") {
+            length = value.trim().parse().expect("a number");
+        }
+        if line.trim().is_empty() {
+            break;
+        }
+        head.push_str(line.trim_end());
+        head.push('\n');
+    }
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).expect("a body");
+    (head, String::from_utf8(body).expect("text"))
 }

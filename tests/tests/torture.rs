@@ -2,7 +2,7 @@
 //!
 //! Path: 6, 9. Doc: records.md#faults
 
-use toolbooth_tests::{child_kills, torture};
+use toolbooth_tests::{approval_kills, child_kills, torture};
 
 #[test]
 fn a_killed_gateway_runs_no_key_twice_and_loses_no_answer() {
@@ -12,6 +12,11 @@ fn a_killed_gateway_runs_no_key_twice_and_loses_no_answer() {
 #[test]
 fn killed_launchers_workers_and_commands_run_no_key_twice() {
     child_kills::children(150, 7);
+}
+
+#[test]
+fn killed_gateways_spend_no_approval_twice() {
+    approval_kills::approvals(12, 7);
 }
 
 #[test]

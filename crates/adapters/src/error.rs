@@ -150,6 +150,21 @@ impl Unconnected {
     }
 }
 
+/// Why a document was not posted.
+#[cfg(feature = "webhook")]
+#[derive(Debug, thiserror::Error)]
+pub enum WebhookError {
+    /// The signing key has no bytes, or is not in base64 after `whsec_`.
+    #[error("the signing key is empty, or not base64 after `whsec_`")]
+    Key,
+    /// There is no answer.
+    #[error("the URL does not answer")]
+    Client(#[source] reqwest::Error),
+    /// The answer is no success.
+    #[error("the URL answers with status {0}")]
+    Status(u16),
+}
+
 /// Why a setting cannot be resolved. Never contains a value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the secret `{location}` cannot be used: {reason}")]

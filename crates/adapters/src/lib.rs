@@ -52,6 +52,8 @@ mod toolchains;
 mod tracked_body;
 #[cfg(feature = "process")]
 mod visible_paths;
+#[cfg(feature = "webhook")]
+pub mod webhook;
 
 #[cfg(feature = "process")]
 pub use command_line::{CommandLine, findable};
@@ -60,6 +62,8 @@ pub use error::AddressError;
 #[cfg(feature = "handlers")]
 pub use error::HandlerError;
 pub use error::SecretFault;
+#[cfg(feature = "webhook")]
+pub use error::WebhookError;
 #[cfg(any(feature = "command", feature = "endpoint"))]
 pub use error::{FillError, TemplateError};
 #[cfg(feature = "process")]

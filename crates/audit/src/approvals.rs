@@ -15,6 +15,9 @@ pub(crate) const APPROVAL: &str = "approvalId";
 /// The fact of an event that states the revision of the approval that it accounts for.
 pub(crate) const APPROVAL_REVISION: &str = "approvalRevision";
 
+/// The fact of an event that states when the approval that it accounts for expires.
+pub(crate) const APPROVAL_EXPIRES: &str = "approvalExpiresAt";
+
 /// The approval that a call needs.
 #[derive(Debug, Clone)]
 pub struct ApprovalRequest {
@@ -182,6 +185,8 @@ pub(crate) fn account_for(body: &mut EventBody, approval: &Approval) {
     let facts = body.facts.get_or_insert_default();
     facts.insert(APPROVAL.to_owned(), approval.approval_id.clone().into());
     facts.insert(APPROVAL_REVISION.to_owned(), approval.revision.into());
+    let expires = approval.expires_at.clone();
+    facts.extend(expires.map(|end| (APPROVAL_EXPIRES.to_owned(), end.into())));
 }
 
 /// Whether an approval is of an earlier version, which had no decisions.

@@ -163,6 +163,7 @@ pub async fn suite<L: Ledger + LedgerReads + CallQueue>(make: impl AsyncFn() -> 
     approvals::are_asked_once(&make().await).await;
     approvals::are_granted_and_spent_once(&make().await).await;
     approvals::are_decided_by_the_right_persons(&make().await).await;
+    approvals::are_removed_once_they_have_expired(&make().await).await;
     old_fences_match_nothing(&make().await).await;
     settling_twice_is_settling_once(&make().await).await;
     records_are_read_back_and_verify(&make().await).await;

@@ -252,6 +252,8 @@ pub enum PruneKind {
     Events,
     /// Asynchronous calls with a result.
     Calls,
+    /// Approvals that have expired.
+    Approvals,
 }
 
 impl PruneKind {
@@ -263,6 +265,7 @@ impl PruneKind {
             Self::Logs => "logs",
             Self::Events => "events",
             Self::Calls => "calls",
+            Self::Approvals => "approvals",
         }
     }
 }

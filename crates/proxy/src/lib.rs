@@ -47,7 +47,7 @@ pub use path::StageNote;
 pub use payload_retention::{Intent, PayloadRetention, Results};
 pub use pins::{FirstListing, FirstUse, InMemoryPins, PinStore, Pinned, PinnedTool};
 pub use plan::check_plan;
-pub use port::{Clock, IdSource, SystemClock, SystemIds};
+pub use port::{ApprovalNotice, ApprovalNotifier, Clock, IdSource, SystemClock, SystemIds};
 pub use proxy::ToolProxy;
 pub use requests::{
     RequestError, ResourceUpdate, ServerRequest, SubscribeRequest, Subscription, UpstreamEntry,

@@ -5,6 +5,8 @@
 use std::time::Duration;
 
 use toolbooth_audit::ledger::Moment;
+use toolbooth_contracts::approval::Approvers;
+use toolbooth_contracts::json::JsonText;
 
 /// A clock.
 pub trait Clock: Send + Sync {
@@ -24,6 +26,36 @@ pub(crate) fn milliseconds(duration: Duration) -> f64 {
 pub trait IdSource: Send + Sync {
     /// Returns a UUIDv7.
     fn next(&self) -> String;
+}
+
+/// A requested approval, for those who decide.
+#[derive(Debug, Clone, serde::Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ApprovalNotice {
+    /// The approval.
+    pub approval_id: String,
+    /// The tool.
+    pub tool_id: String,
+    /// The caller.
+    pub caller: String,
+    /// The call.
+    pub call_id: String,
+    /// The rule that asks for it.
+    pub rule: String,
+    /// Who must approve.
+    pub approvers: Approvers,
+    /// The redacted arguments.
+    pub arguments: Option<JsonText>,
+    /// The time of the request, RFC 3339 UTC.
+    pub requested_at: String,
+    /// The time from which it counts for nothing, RFC 3339 UTC.
+    pub expires_at: String,
+}
+
+/// Reports requested approvals to those who decide.
+pub trait ApprovalNotifier: Send + Sync {
+    /// Takes a notice. Must not block; the notice may be lost.
+    fn requested(&self, notice: ApprovalNotice);
 }
 
 /// The system's clock.

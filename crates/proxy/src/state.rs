@@ -19,7 +19,7 @@ use crate::executors::Executors;
 use crate::limits::Limits;
 use crate::orders::Orders;
 use crate::payload_retention::PayloadRetention;
-use crate::port::{Clock, IdSource, SystemClock, SystemIds};
+use crate::port::{ApprovalNotifier, Clock, IdSource, SystemClock, SystemIds};
 use crate::refusal_limits::{RefusalKind, RefusalLimits};
 use crate::requests::subscription_table::Subscriptions;
 use crate::requests::updates::Updates;
@@ -51,6 +51,8 @@ pub struct ProxyParts {
     pub limits: Limits,
     /// Which payloads are stored.
     pub retention: PayloadRetention,
+    /// Reports requested approvals to those who decide.
+    pub notifier: Option<Arc<dyn ApprovalNotifier>>,
 }
 
 impl ProxyParts {
@@ -71,6 +73,7 @@ impl ProxyParts {
             shapes: SecretShapes::builtin(),
             limits: Limits::default(),
             retention: PayloadRetention::default(),
+            notifier: None,
         }
     }
 }

@@ -19,9 +19,13 @@ use toolbooth_server::Gateway;
 use crate::config::LockUse;
 use crate::door;
 use crate::failure::Failure;
+use crate::notify::{self, Notifier};
 use crate::offline::{OfflineGateway, remember_names};
 use crate::settings::{limits, retention};
 use crate::{records, secret_shapes};
+
+/// Time for notifications that are not delivered when the gateway ends.
+const NOTIFY_GRACE: Duration = Duration::from_secs(5);
 
 /// The number of pins that one commit records.
 const PINS_AT_ONCE: usize = 200;
@@ -33,6 +37,7 @@ pub(crate) struct Runtime {
     pub(crate) reads: Arc<dyn LedgerReads>,
     pub(crate) calls: AsyncCalls,
     clock: Arc<dyn Clock>,
+    notifier: Option<Arc<Notifier>>,
     /// Held while pins are recorded, so that two tasks do not record the same pins.
     recording_pins: tokio::sync::Mutex<()>,
 }
@@ -43,6 +48,7 @@ impl Runtime {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
         let ids = Arc::new(SystemIds);
         let config = &offline.loaded.config;
+        let notifier = notify::notifier(&offline.loaded, &offline.launcher).await?;
         let opened = records::open(&offline.loaded, ids.next(), clock.now(), false).await?;
         let proxy = ToolProxy::new(ProxyParts {
             worlds: Arc::clone(&offline.worlds),
@@ -56,6 +62,7 @@ impl Runtime {
             shapes: secret_shapes::of_records(),
             limits: limits(config)?,
             retention: retention(config),
+            notifier: notifier.clone().map(|notifier| notifier as _),
         });
         let calls = AsyncCalls::new(proxy.clone(), opened.queue, Arc::clone(&opened.reads));
         let runtime = Self {
@@ -64,6 +71,7 @@ impl Runtime {
             reads: opened.reads,
             calls,
             clock,
+            notifier,
             recording_pins: tokio::sync::Mutex::new(()),
         };
         runtime.maintain().await?;
@@ -229,6 +237,9 @@ impl Runtime {
             .await
             .map_err(|error| Failure::store(error.to_string()))?;
         records::hand_outside(&self.offline.loaded, note.as_deref());
+        if let Some(notifier) = &self.notifier {
+            notifier.finish(NOTIFY_GRACE).await;
+        }
         Ok(())
     }
 }

@@ -23,7 +23,7 @@ pub(crate) use doors::HttpTls;
 pub(crate) use doors::{Http, LISTEN};
 pub(crate) use load::{FILE, Loaded, LockUse, REGISTRY, configuration_path, draft, load, load_at};
 pub(crate) use parse::parse;
-pub(crate) use policy::{Budgets, Caller, RuleMode};
+pub(crate) use policy::{Budgets, Caller, Notify, RuleMode};
 pub(crate) use records::Durability;
 pub(crate) use runtimes::{CommandPair, CommandText, Domains, Runtime, RuntimeKind};
 pub(crate) use servers::{Credentials, Isolation, Server, ToolDefaults, Verify};

@@ -13,6 +13,7 @@ mod failure;
 mod files;
 mod import;
 mod issuers;
+mod notify;
 mod offline;
 mod openapi_file;
 mod output;

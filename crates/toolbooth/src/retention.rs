@@ -16,6 +16,7 @@ pub(crate) fn retained(loaded: &Loaded) -> Result<Vec<(PruneKind, String)>, Fail
         (PruneKind::Logs, &retention.logs, "retention.logs"),
         (PruneKind::Events, &retention.audit, "retention.audit"),
         (PruneKind::Calls, &retention.calls, "retention.calls"),
+        (PruneKind::Approvals, &retention.approvals, "retention.approvals"),
     ];
     let mut wanted = Vec::new();
     for (kind, age, place) in kinds {

@@ -8,7 +8,7 @@ use toolbooth_contracts::json::JsonText;
 
 use super::{fresh, moment, request, settle_late, settlement};
 use crate::approvals::{ApprovalFilter, ApprovalName, ApprovalRequest, ApprovalVerdict, Decided};
-use crate::ledger::{ClaimRequest, Claimed, Ledger};
+use crate::ledger::{ClaimRequest, Claimed, Ledger, Prune, PruneKind};
 use crate::reads::LedgerReads;
 use crate::verify::{self, TrustAnchors};
 
@@ -185,6 +185,26 @@ pub async fn are_decided_by_the_right_persons<L: Ledger + LedgerReads>(ledger: &
     let last = stored(ledger, "approval-w8").await;
     let decisions: Vec<bool> = last.decisions.iter().map(|decision| decision.granted).collect();
     assert_eq!((decisions, last.revision), (vec![true, false], 3));
+    assert_sound(ledger).await;
+}
+
+/// Checks that expired approvals can be removed, and no others.
+pub async fn are_removed_once_they_have_expired<L: Ledger + LedgerReads>(ledger: &L) {
+    let pending = required(ledger, asking("r1", "a", Approvers::One, 1)).await;
+    let granted = required(ledger, asking("r2", "b", Approvers::One, 1)).await;
+    decide(ledger, &granted, true, "op", 2).await;
+    let prune = async |before: i64| {
+        let before = moment(before).text;
+        let prune = Prune { kind: PruneKind::Approvals, before, at: moment(1_000) };
+        ledger.prune(prune).await.expect("prunes").removed
+    };
+    assert_eq!((prune(101).await, prune(102).await, prune(202).await), (0, 1, 0));
+    let left = ApprovalFilter { limit: 10, ..ApprovalFilter::default() };
+    let left = ledger.approvals(left).await.expect("reads");
+    let left: Vec<&str> = left.iter().map(|raw| raw.id.as_str()).collect();
+    assert_eq!(left, [granted.as_str()], "{pending} has expired");
+    assert_sound(ledger).await;
+    assert_eq!(prune(203).await, 1);
     assert_sound(ledger).await;
 }
 

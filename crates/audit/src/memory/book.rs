@@ -251,6 +251,13 @@ impl MemoryState {
                 let old = self.calls.iter().filter(is_old).take(limit);
                 set.surveyed.removal.calls = old.map(|(name, _)| name.clone()).collect();
             }
+            StoreQuery::PrunableApprovals(before, limit) => {
+                let is_old = |(_, approval): &(&String, &Approval)| {
+                    approval.expires_at.as_ref().unwrap_or(&approval.requested_at) < &before
+                };
+                let old = self.approvals.iter().filter(is_old).take(limit);
+                set.surveyed.removal.approvals = old.map(|(id, _)| id.clone()).collect();
+            }
         }
     }
 
@@ -313,6 +320,9 @@ impl MemoryState {
         self.logs.retain(|(_, seq)| !places.contains(seq));
         for name in &removal.calls {
             self.calls.remove(name);
+        }
+        for id in &removal.approvals {
+            self.approvals.remove(id);
         }
     }
 }

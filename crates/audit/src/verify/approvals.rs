@@ -2,59 +2,34 @@
 //!
 //! Doc: records.md#verification
 
-use std::cmp::Ordering;
-use std::collections::BTreeMap;
-
 use toolbooth_contracts::event::AuditEventKind;
 
 use super::event_fields::{EventFields, Read, fits};
+use super::revisions::{Revisions, number};
 use crate::approvals::{
-    APPROVAL, APPROVAL_REVISION, RawApproval, has_accounting_event, is_earlier,
+    APPROVAL, APPROVAL_EXPIRES, APPROVAL_REVISION, RawApproval, has_accounting_event, is_earlier,
 };
 
-/// The newest event about an approval.
-#[derive(Debug)]
-struct Newest {
-    /// 0 in events of earlier versions.
-    revision: u64,
-    writer: String,
-    seq: u64,
-}
-
-/// Approvals as far as their events were read. The events of one approval may be in several logs.
+/// Approvals as far as their events were read.
 #[derive(Debug, Default)]
-pub(super) struct Approvals {
-    newest: BTreeMap<String, Newest>,
-    /// Approvals with two events of one revision: a change was put back and made again.
-    doubled: Vec<(String, String, u64)>,
-}
+pub(super) struct Approvals(pub(super) Revisions);
 
 impl Approvals {
     /// Registers the approval that an event accounts for.
     pub(super) fn event(&mut self, read: &Read, fields: &EventFields) {
         let Some(id) = fields.fact(APPROVAL) else { return };
-        let revision = fields.facts.as_ref().and_then(|facts| facts.get(APPROVAL_REVISION));
-        let revision = revision.and_then(serde_json::Value::as_u64);
-        if revision.is_none() && fields.event != AuditEventKind::ApprovalRequested {
-            return;
-        }
-        let revision = revision.unwrap_or_default();
-        match self.newest.get(id).map(|known| known.revision.cmp(&revision)) {
-            Some(Ordering::Greater) => (),
-            Some(Ordering::Equal) => {
-                self.doubled.push((id.to_owned(), read.writer.clone(), read.seq));
-            }
-            Some(Ordering::Less) | None => {
-                let newest = Newest { revision, writer: read.writer.clone(), seq: read.seq };
-                self.newest.insert(id.to_owned(), newest);
-            }
+        let revision = number(fields, APPROVAL_REVISION);
+        // Requests of earlier versions have no revision. Other events only mention an approval.
+        if revision.is_some() || fields.event == AuditEventKind::ApprovalRequested {
+            let until = fields.fact(APPROVAL_EXPIRES).unwrap_or(&fields.time);
+            self.0.event(id, revision.unwrap_or_default(), read, until);
         }
     }
 
     /// Whether an event accounts for a stored approval, and no event that was read names a newer state.
     /// `pruned`: whether its own event was pruned.
     pub(super) fn accounts_for(&mut self, raw: &RawApproval, pruned: bool) -> bool {
-        let newest = self.newest.remove(&raw.id);
+        let newest = self.0.take(&raw.id);
         let Some(approval) = raw.approval() else { return false };
         let own = [
             Some(approval.tool_id.as_str()),
@@ -65,19 +40,8 @@ impl Approvals {
         ];
         fits(&raw.columns, &own)
             && (approval.audit_seq.is_some() || newest.is_none())
-            && newest.is_none_or(|newest| newest.revision <= approval.revision)
+            && newest.is_none_or(|newest| newest <= approval.revision)
             && (pruned && is_earlier(&approval)
                 || has_accounting_event(&approval, raw.event.as_deref()))
-    }
-
-    /// Returns the ids of approvals with two events of the same revision, and the places of the second.
-    pub(super) fn doubled(&mut self) -> Vec<(String, String, u64)> {
-        std::mem::take(&mut self.doubled)
-    }
-
-    /// Returns the ids of approvals that are not stored, and the places of their newest events.
-    pub(super) fn missing(&mut self) -> Vec<(String, String, u64)> {
-        let missing = std::mem::take(&mut self.newest).into_iter();
-        missing.map(|(id, newest)| (id, newest.writer, newest.seq)).collect()
     }
 }

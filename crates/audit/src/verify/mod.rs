@@ -15,6 +15,7 @@ mod orders;
 mod pages;
 mod records;
 mod report;
+mod revisions;
 mod store;
 mod survey;
 

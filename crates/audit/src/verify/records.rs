@@ -541,19 +541,19 @@ impl<'e> Records<'e> {
                 self.problems.add("pin-unaccounted", "", None, message);
             }
         }
-        for (id, writer, seq) in self.approvals.doubled() {
+        for (id, writer, seq) in self.approvals.0.doubled() {
             let message = format!("approval {id} was put back to an earlier state");
             self.problems.add("approval-changed", &writer, seq, message);
         }
-        for (id, writer, seq) in self.approvals.missing() {
+        for (id, writer, seq) in self.approvals.0.missing(self.expected.approvals_before.as_ref()) {
             let message = format!("approval {id} is missing");
             self.problems.add("approval-missing", &writer, seq, message);
         }
-        for (name, writer, seq) in self.orders.doubled() {
+        for (name, writer, seq) in self.orders.0.doubled() {
             let message = format!("order {name} was put back to an earlier decision");
             self.problems.add("order-changed", &writer, seq, message);
         }
-        for (name, writer, seq) in self.orders.missing() {
+        for (name, writer, seq) in self.orders.0.missing(None) {
             let message = format!("order {name} is missing");
             self.problems.add("order-missing", &writer, seq, message);
         }

@@ -53,6 +53,7 @@ enum Pruned {
     Receipts(Option<String>),
     Logs(Option<String>),
     Calls(Option<String>),
+    Approvals(Option<String>),
     Dropped(Dropped),
     /// All events before this time that account for no remaining record.
     Before(Option<String>),
@@ -98,6 +99,8 @@ pub(super) struct Expectations {
     events_before: Option<String>,
     /// The time before which asynchronous calls with a result were pruned.
     pub(super) calls_before: Option<String>,
+    /// The time before which expired approvals were pruned.
+    pub(super) approvals_before: Option<String>,
     /// The places up to which agent logs were removed to free space, by writer: all of them, and
     /// those of calls without a receipt.
     logs_dropped: BTreeMap<String, u64>,
@@ -303,6 +306,7 @@ impl LogFindings {
                 });
             }
             Some("calls") => prunes.push(Pruned::Calls(text("before"))),
+            Some("approvals") => prunes.push(Pruned::Approvals(text("before"))),
             Some("events") => {
                 let of = text("writer").unwrap_or_default();
                 // The removals of earlier versions were adopted.
@@ -431,6 +435,9 @@ impl LogFindings {
                 }
                 Pruned::Calls(before) => {
                     learnt.calls_before = before.max(learnt.calls_before.take());
+                }
+                Pruned::Approvals(before) => {
+                    learnt.approvals_before = before.max(learnt.approvals_before.take());
                 }
                 Pruned::Logs(before) => {
                     learnt.logs_before = before.max(learnt.logs_before.take());

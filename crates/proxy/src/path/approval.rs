@@ -6,13 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use toolbooth_audit::approvals::{ApprovalFilter, ApprovalRequest};
-use toolbooth_audit::ledger::Moment;
+use toolbooth_audit::ledger::{ClaimRequest, Moment};
 use toolbooth_contracts::approval::{ApprovalState, Approvers};
 use toolbooth_contracts::{Conversation, ErrorCode, GuardedArguments};
 use toolbooth_policy::ApprovalNeed;
 
 use super::enter::AskedTool;
 use crate::entry::{Entered, Refused};
+use crate::port::ApprovalNotice;
 use crate::state::ProxyState;
 use crate::trail::shown_arguments;
 
@@ -45,6 +46,22 @@ pub(super) fn request(
 pub(super) fn patience(state: &ProxyState) -> Option<Duration> {
     let wait = state.parts.limits.approval_wait;
     (!wait.is_zero()).then(|| state.parts.clock.monotonic() + wait)
+}
+
+/// Returns the notice of the approval that a call may request; `None` without a notifier.
+pub(super) fn notice(state: &ProxyState, request: &ClaimRequest) -> Option<ApprovalNotice> {
+    let needed = request.approval.as_ref().filter(|_| state.parts.notifier.is_some())?;
+    Some(ApprovalNotice {
+        approval_id: needed.approval_id.clone(),
+        tool_id: request.tool_id.clone(),
+        caller: request.caller.clone(),
+        call_id: request.call_id.clone(),
+        rule: needed.rule.clone(),
+        approvers: needed.approvers,
+        arguments: needed.arguments.clone(),
+        requested_at: request.at.text.clone(),
+        expires_at: needed.expires_at.clone(),
+    })
 }
 
 /// Returns the text before all ids (UUIDv7, RFC 9562) that were made within a time before a moment.

@@ -23,6 +23,7 @@ use super::keys;
 use super::resolve::FoundTool;
 use crate::entry::Refused;
 use crate::payload_retention::Intent;
+use crate::port::ApprovalNotice;
 use crate::shadow;
 use crate::state::ProxyState;
 use crate::trail::CallTrail;
@@ -110,6 +111,7 @@ pub(super) async fn claim(
         }
         let trail = &found.entered.trail;
         let request = claim_request(state, trail, &found.tool, &permit, &arguments, &keys);
+        let notice = approval::notice(state, &request);
         let claimed = match state.parts.ledger.claim(request).await {
             Ok(claimed) => claimed,
             Err(error) => return Err(unrecorded(found.entered.trail, &error).into()),
@@ -121,6 +123,13 @@ pub(super) async fn claim(
             }
             Claimed::InFlight { receipt_id, settled } => (receipt_id, settled),
             Claimed::ApprovalRequired { approval_id } => {
+                // Those who decide are told once.
+                let is_new = |notice: &ApprovalNotice| notice.approval_id == approval_id;
+                if let (Some(notice), Some(notifier)) =
+                    (notice.filter(is_new), &state.parts.notifier)
+                {
+                    notifier.requested(notice);
+                }
                 let approvers = permit.approval().map(|need| need.by).unwrap_or_default();
                 let unapproved = Unapproved { entered: found.entered, approval_id, approvers };
                 return Err(NotClaimed::Unapproved(Box::new(unapproved)));

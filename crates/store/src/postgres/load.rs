@@ -305,6 +305,11 @@ impl Session {
                 let name = |row: &Row| (row.get(0), row.get(1));
                 set.surveyed.removal.calls = rows.iter().map(name).collect();
             }
+            StoreQuery::PrunableApprovals(before, limit) => {
+                let given = given![before, limited(limit)];
+                let rows = self.ask(&s.prunable_approvals, &given).await.map_err(failed)?;
+                set.surveyed.removal.approvals = rows.iter().map(|row| row.get(0)).collect();
+            }
             StoreQuery::NextCall(running) => {
                 let running: Vec<String> = running
                     .iter()

@@ -252,6 +252,10 @@ impl Session {
             writes.push((&s.remove_gone, vec![Box::new(writer), Box::new(from), Box::new(to)]));
             writes.push((&s.put_gone, columns(writer, &cut.gone)));
         }
+        if !removal.approvals.is_empty() {
+            let ids: Vec<&str> = removal.approvals.iter().map(String::as_str).collect();
+            writes.push((&s.remove_approvals, vec![Box::new(ids)]));
+        }
         if !removal.calls.is_empty() {
             let (callers, ids): (Vec<&str>, Vec<&str>) = removal
                 .calls

@@ -164,6 +164,11 @@ statements! {
     looked_at = "DELETE FROM stale WHERE writer = $1 AND block = $2";
     prunable_calls = "SELECT caller, call_id FROM queue WHERE finished < $1
                       ORDER BY finished LIMIT $2 FOR UPDATE SKIP LOCKED";
+    prunable_approvals = r#"SELECT approval_id FROM approvals
+                          WHERE coalesce(substring(body FROM '"expiresAt":"([^"]*)"'),
+                              substring(body FROM '"requestedAt":"([^"]*)"')) < $1
+                          ORDER BY approval_id LIMIT $2 FOR UPDATE SKIP LOCKED"#;
+    remove_approvals = "DELETE FROM approvals WHERE approval_id = ANY($1)";
     remove_calls = "DELETE FROM queue q USING unnest($1::text[], $2::text[]) AS n (caller, call_id)
                     WHERE q.caller = n.caller AND q.call_id = n.call_id";
     insert_receipts = "INSERT INTO receipts

@@ -183,6 +183,9 @@ impl Transaction<'_> {
             StoreQuery::PrunableCalls(before, limit) => {
                 set.surveyed.removal.calls = self.prunable_calls(&before, limit)?;
             }
+            StoreQuery::PrunableApprovals(before, limit) => {
+                set.surveyed.removal.approvals = self.prunable_approvals(&before, limit)?;
+            }
             StoreQuery::NextCall(own) => {
                 set.surveyed.call = match self.next_call(&own)? {
                     Some(call) => Some(RawCall {

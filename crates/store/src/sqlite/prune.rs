@@ -114,6 +114,19 @@ impl Transaction<'_> {
         self.all(sql, (before, limited(limit)), |row| Ok((row.get(0)?, row.get(1)?)))
     }
 
+    /// Returns approvals that have expired before a time.
+    pub(super) fn prunable_approvals(
+        &self,
+        before: &str,
+        limit: usize,
+    ) -> Result<Vec<String>, Failure> {
+        let sql = "SELECT approval_id FROM approvals
+             WHERE json_valid(body)
+                 AND coalesce(body ->> '$.expiresAt', body ->> '$.requestedAt') < ?1
+             ORDER BY approval_id LIMIT ?2";
+        self.all(sql, (before, limited(limit)), |row| row.get(0))
+    }
+
     /// Returns the numbers and names of all writers.
     pub(super) fn writers(&self) -> Result<Vec<(i64, String)>, Failure> {
         let sql = "SELECT no, writer FROM writers ORDER BY no";
@@ -323,6 +336,9 @@ impl Transaction<'_> {
         for (caller, call_id) in &removal.calls {
             let sql = "DELETE FROM queue WHERE caller = ?1 AND call_id = ?2";
             self.execute(sql, (caller, call_id))?;
+        }
+        for id in &removal.approvals {
+            self.execute("DELETE FROM approvals WHERE approval_id = ?1", [id])?;
         }
         Ok(())
     }

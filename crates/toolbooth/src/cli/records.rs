@@ -169,6 +169,7 @@ pub(crate) enum PruneWhat {
     Logs,
     Audit,
     Calls,
+    Approvals,
 }
 
 #[derive(Debug, Args)]

@@ -97,6 +97,7 @@ pub(super) async fn receipts(loaded: Trusted, command: Receipts) -> Result<bool,
                         PruneWhat::Logs => PruneKind::Logs,
                         PruneWhat::Audit => PruneKind::Events,
                         PruneWhat::Calls => PruneKind::Calls,
+                        PruneWhat::Approvals => PruneKind::Approvals,
                     };
                     time(Some(&before), "--before")?.map(|before| vec![(kind, before)])
                 }

@@ -47,6 +47,8 @@ const CHECKPOINT_LOOK: Duration = Duration::from_millis(500);
 const RETAIN_EVERY: Duration = Duration::from_secs(600);
 /// The default retention of completed asynchronous calls.
 const CALLS_KEPT: &str = "1d";
+/// The default retention of expired approvals.
+const APPROVALS_KEPT: &str = "30d";
 
 struct Signals {
     terminate: Signal,
@@ -338,13 +340,17 @@ async fn refresh_orders(proxy: &ToolProxy) {
     }
 }
 
-/// Returns the records that are old. Asynchronous calls expire after a default time without a `[retention]`
-/// setting.
+/// Returns the records that are old. Asynchronous calls and approvals are removed after a default time
+/// without a `[retention]` setting.
 fn retained(loaded: &Loaded) -> Result<Vec<(PruneKind, String)>, Failure> {
     let mut wanted = retention::retained(loaded)?;
     if loaded.config.retention.calls.is_none() {
         let before = time(Some(CALLS_KEPT), "retention.calls")?;
         wanted.extend(before.map(|before| (PruneKind::Calls, before)));
+    }
+    if loaded.config.retention.approvals.is_none() {
+        let before = time(Some(APPROVALS_KEPT), "retention.approvals")?;
+        wanted.extend(before.map(|before| (PruneKind::Approvals, before)));
     }
     Ok(wanted)
 }

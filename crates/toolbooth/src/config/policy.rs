@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use toolbooth_contracts::ToolPattern;
+use toolbooth_contracts::secret_location::SecretRef;
 use toolbooth_contracts::trust::TrustLevel;
 
 use super::setting::Setting;
@@ -60,6 +61,20 @@ pub(crate) struct Approvals {
     pub(crate) expiry_ms: Option<NonZeroU64>,
     /// How long a call waits for its approval before it is answered.
     pub(crate) wait_ms: Option<u64>,
+    /// Who is told of requests: a command, or a URL.
+    pub(crate) notify: Option<Notify>,
+}
+
+/// Who is told of requested approvals: `command`, or `url` and `secret`.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Notify {
+    /// A program with its arguments. It gets the notification on its standard input.
+    pub(crate) command: Option<Vec<Setting>>,
+    /// A URL to which the notification is posted.
+    pub(crate) url: Option<String>,
+    /// The key with which it is signed.
+    pub(crate) secret: Option<SecretRef>,
 }
 
 /// The requirement of a permission.

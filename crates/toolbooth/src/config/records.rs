@@ -93,6 +93,8 @@ pub(crate) struct Retention {
     pub(crate) audit: Option<String>,
     /// Asynchronous calls with a result; absent = `1d`.
     pub(crate) calls: Option<String>,
+    /// Expired approvals; absent = `30d`.
+    pub(crate) approvals: Option<String>,
 }
 
 /// When a response is sent.

@@ -142,6 +142,7 @@ impl Step for PruneRecords {
             PruneKind::Logs => StoreQuery::PrunableLogs(before, PRUNE_MAX),
             PruneKind::Events => StoreQuery::PrunableEvents(before),
             PruneKind::Calls => StoreQuery::PrunableCalls(before, PRUNE_MAX),
+            PruneKind::Approvals => StoreQuery::PrunableApprovals(before, PRUNE_MAX),
         })
     }
 

@@ -70,6 +70,8 @@ pub enum StoreQuery {
     NextCall(BTreeSet<CallName>),
     /// Asynchronous calls that were finished before a time; at most this number.
     PrunableCalls(String, usize),
+    /// Approvals that have expired before a time; at most this number.
+    PrunableApprovals(String, usize),
 }
 
 /// The results of a [`StoreQuery`].

@@ -1,0 +1,166 @@
+//! Reports a requested approval to those who decide: runs a command, or posts to a URL.
+//!
+//! Doc: policy.md#notifications
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde_json::json;
+use tokio::sync::Semaphore;
+use tokio_util::task::TaskTracker;
+use toolbooth_adapters::launcher::Launcher;
+use toolbooth_adapters::process::{self, Bounds};
+use toolbooth_adapters::secrets::Setting;
+use toolbooth_adapters::webhook::Webhook;
+use toolbooth_adapters::{CommandLine, ProgramEnd};
+use toolbooth_contracts::Conversation;
+use toolbooth_contracts::causes::with_causes;
+use toolbooth_proxy::{ApprovalNotice, ApprovalNotifier};
+
+use crate::config::{Loaded, Notify};
+use crate::executors::{location, setting};
+use crate::failure::Failure;
+
+/// Time limit of one attempt.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// The pauses before further attempts.
+const PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(5)];
+/// Maximum number of notifications that are not delivered yet; further ones are dropped.
+const WAITING_MAX: usize = 100;
+/// Notifications that are delivered at once.
+const AT_ONCE: usize = 2;
+/// Bytes of the command's output that are read.
+const OUTPUT_BYTES_MAX: usize = 64 << 10;
+
+/// Delivers notifications in the background.
+pub(crate) struct Notifier {
+    target: Arc<Target>,
+    waiting: Arc<Semaphore>,
+    at_once: Arc<Semaphore>,
+    tasks: TaskTracker,
+}
+
+enum Target {
+    Command { launcher: Launcher, line: Box<CommandLine> },
+    Webhook(Webhook),
+}
+
+/// Returns the configured notifier.
+///
+/// # Errors
+/// [`Failure`] if `[approvals] notify` is not valid, or its secret cannot be read.
+pub(crate) async fn notifier(
+    loaded: &Loaded,
+    launcher: &Launcher,
+) -> Result<Option<Arc<Notifier>>, Failure> {
+    let Some(notify) = &loaded.config.approvals.notify else { return Ok(None) };
+    let wrong = |message: String| Failure::configuration(message).at("approvals.notify");
+    let target = match notify {
+        Notify { command: Some(words), url: None, secret: None } if !words.is_empty() => {
+            let line = CommandLine {
+                argv: words.iter().map(|word| setting(loaded, word)).collect(),
+                cwd: Some(Setting::Literal(loaded.folder.display().to_string())),
+                written: words.len(),
+                ..CommandLine::default()
+            };
+            Target::Command { launcher: launcher.clone(), line: Box::new(line) }
+        }
+        Notify { command: None, url: Some(url), secret: Some(secret) } => {
+            let key = Setting::Secret(location(loaded, &secret.secret_ref));
+            // The look-up can be slow.
+            let key = tokio::task::spawn_blocking(move || key.resolve()).await;
+            let key = key.map_err(|error| wrong(error.to_string()))?;
+            let key = key.map_err(|error| wrong(error.to_string()))?;
+            let is_http = |url: url::Url| matches!(url.scheme(), "http" | "https");
+            if !url::Url::parse(url).is_ok_and(is_http) {
+                return Err(wrong(format!("`{}` is no URL of HTTP", url.escape_debug())));
+            }
+            let webhook = Webhook::new(url.clone(), key, TIMEOUT);
+            Target::Webhook(webhook.map_err(|error| wrong(with_causes(&error)))?)
+        }
+        _ => {
+            return Err(wrong("it needs either `command`, or `url` and `secret`".to_owned()));
+        }
+    };
+    Ok(Some(Arc::new(Notifier {
+        target: Arc::new(target),
+        waiting: Arc::new(Semaphore::new(WAITING_MAX)),
+        at_once: Arc::new(Semaphore::new(AT_ONCE)),
+        tasks: TaskTracker::new(),
+    })))
+}
+
+impl ApprovalNotifier for Notifier {
+    fn requested(&self, notice: ApprovalNotice) {
+        let Ok(place) = Arc::clone(&self.waiting).try_acquire_owned() else {
+            tracing::warn!(
+                approval.id = notice.approval_id,
+                "too many notifications wait; this one is dropped"
+            );
+            return;
+        };
+        let (target, at_once) = (Arc::clone(&self.target), Arc::clone(&self.at_once));
+        self.tasks.spawn(async move {
+            let _place = place;
+            let Ok(_turn) = at_once.acquire().await else { return };
+            let id = notice.approval_id.clone();
+            let document = json!({
+                "type": "approval.requested",
+                "timestamp": notice.requested_at,
+                "data": notice,
+            });
+            if let Err(reason) = deliver(&target, &id, &document.to_string()).await {
+                tracing::warn!(
+                    approval.id = id,
+                    reason,
+                    "the notification of an approval is not delivered"
+                );
+            }
+        });
+    }
+}
+
+impl Notifier {
+    /// Waits until all notifications are delivered, at most for a time.
+    pub(crate) async fn finish(&self, grace: Duration) {
+        self.tasks.close();
+        if tokio::time::timeout(grace, self.tasks.wait()).await.is_err() {
+            tracing::warn!(left = self.tasks.len(), "notifications are not delivered");
+        }
+    }
+}
+
+/// Tries until a notification is delivered, or returns why the last attempt failed.
+async fn deliver(target: &Target, id: &str, document: &str) -> Result<(), String> {
+    let mut pauses = PAUSES.into_iter();
+    loop {
+        match attempt(target, id, document).await {
+            Ok(()) => return Ok(()),
+            Err(reason) => match pauses.next() {
+                Some(pause) => tokio::time::sleep(pause).await,
+                None => return Err(reason),
+            },
+        }
+    }
+}
+
+async fn attempt(target: &Target, id: &str, document: &str) -> Result<(), String> {
+    match target {
+        Target::Webhook(webhook) => {
+            let posted = webhook.post(id, Timestamp::now().as_second(), document.to_owned()).await;
+            posted.map_err(|error| with_causes(&error))
+        }
+        Target::Command { launcher, line } => {
+            let input = document.as_bytes().to_vec();
+            let bounds = Bounds { timeout: Some(TIMEOUT), ..Bounds::free(OUTPUT_BYTES_MAX) };
+            let (conversation, _cancel) = Conversation::detached();
+            let run = process::run(launcher, line, input, bounds, &conversation).await;
+            let finished = run.map_err(|error| error.to_string())?;
+            match finished.ended {
+                ProgramEnd::Exit(0) => Ok(()),
+                ended => Err(format!("`{}` ends: {ended:?}", line.shown())),
+            }
+        }
+    }
+}
