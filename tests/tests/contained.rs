@@ -495,15 +495,17 @@ fn the_gateways_own_files_are_seen_by_no_tool() {
             "toolbooth.toml",
             &format!(
                 "# OWNSECRET\n[http]\ntls = {{ cert = \"open.txt\", key = \"door.pem\" }}\n\
-                 [policy]\nrules = \"own.cedar\"\n{SCRIPTS}"
+                 [policy]\nrules = \"own.cedar\"\n\
+                 [approvals]\nnotify = {{ command = [\"sh\", \"tell.sh\"] }}\n{SCRIPTS}"
             ),
         )
         .write("own.cedar", "// OWNRULE\n@id(\"all\") permit (principal, action, resource);")
         .write("own.cases.toml", "# OWNCASE\n")
+        .write("tell.sh", "# OWNTELL")
         .write("door.pem", "KEYOFTHEDOOR")
         .write("open.txt", "open")
         .write("tools.registry.json", &registry(&[tool("t.run", "sh", "sandbox", 10_000, None)]));
-    let script = r#"{"script":"cat toolbooth.toml door.pem own.cedar own.cases.toml .toolbooth/* open.txt /etc/passwd; ls -la .toolbooth"}"#;
+    let script = r#"{"script":"cat toolbooth.toml door.pem own.cedar own.cases.toml tell.sh .toolbooth/* open.txt /etc/passwd; ls -la .toolbooth"}"#;
     place.json(&["call", "calculator", "--args", r#"{"expression":"1"}"#]);
     // The command runs from another folder by an indirect path, and without namespaces.
     let elsewhere = tempfile::tempdir().unwrap();
@@ -520,7 +522,15 @@ fn the_gateways_own_files_are_seen_by_no_tool() {
     let (whole, _) = place.json(&["call", "t.run", "--args", script]);
     for said in [by_another_name, without.to_string(), whole.to_string()] {
         assert!(said.contains("open"), "{said}");
-        for own in ["OWNSECRET", "KEYOFTHEDOOR", "OWNRULE", "OWNCASE", "signing", "SQLite format"] {
+        for own in [
+            "OWNSECRET",
+            "KEYOFTHEDOOR",
+            "OWNRULE",
+            "OWNCASE",
+            "OWNTELL",
+            "signing",
+            "SQLite format",
+        ] {
             assert!(!said.contains(own), "{own}: {said}");
         }
     }

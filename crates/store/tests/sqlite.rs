@@ -340,6 +340,26 @@ async fn an_approval_that_is_put_back_to_an_earlier_state_is_found() {
 }
 
 #[tokio::test]
+async fn pruning_excuses_only_approvals_that_have_expired() {
+    let folder = tempfile::tempdir().unwrap();
+    let ledger = open(folder.path(), "one");
+    for (call, expires) in [("old", 10), ("new", 1_000)] {
+        let approval = ApprovalRequest { expires_at: moment(expires).text, ..needed(call) };
+        let asking = request(call, IdempotencyMode::None, &[], call);
+        let asked = ledger.claim(ClaimRequest { approval: Some(approval), ..asking }).await;
+        assert!(matches!(asked, Ok(Claimed::ApprovalRequired { .. })), "{asked:?}");
+    }
+    let prune = Prune { kind: PruneKind::Approvals, before: moment(500).text, at: moment(600) };
+    assert_eq!(ledger.prune(prune).await.unwrap().removed, 1);
+    assert!(verify::store(&ledger, TrustAnchors::default()).await.unwrap().ok);
+    let connection = Connection::open(folder.path().join(DATABASE)).unwrap();
+    assert_eq!(connection.execute("DELETE FROM approvals", []).unwrap(), 1);
+    let report = verify::store(&ledger, TrustAnchors::default()).await.unwrap();
+    let kinds: Vec<&str> = report.problems.iter().map(|one| one.kind.as_str()).collect();
+    assert_eq!(kinds, ["approval-missing"], "{report:?}");
+}
+
+#[tokio::test]
 async fn a_caller_has_a_limited_number_of_undecided_requests() {
     let folder = tempfile::tempdir().unwrap();
     let ledger = open(folder.path(), "one");

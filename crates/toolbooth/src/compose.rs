@@ -48,7 +48,7 @@ impl Runtime {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
         let ids = Arc::new(SystemIds);
         let config = &offline.loaded.config;
-        let notifier = notify::notifier(&offline.loaded, &offline.launcher).await?;
+        let notifier = notify::notifier(&offline.loaded, &offline.launcher)?;
         let opened = records::open(&offline.loaded, ids.next(), clock.now(), false).await?;
         let proxy = ToolProxy::new(ProxyParts {
             worlds: Arc::clone(&offline.worlds),
@@ -79,6 +79,14 @@ impl Runtime {
         let read = runtime.proxy.refresh_orders().await;
         read.map_err(|error| Failure::store(error.to_string()))?;
         Ok(runtime)
+    }
+
+    /// Checks that requested approvals can be reported, before calls are accepted.
+    pub(crate) async fn check_notifier(&self) -> Result<(), Failure> {
+        match &self.notifier {
+            Some(notifier) => notifier.check().await,
+            None => Ok(()),
+        }
     }
 
     /// Renews the lease, finds lost writers, and publishes a new checkpoint.
@@ -231,15 +239,12 @@ impl Runtime {
         self.note_first_uses().await;
         remember_names(&self.offline);
         let grace = self.offline.loaded.config.proxy.shutdown_grace_ms.unwrap_or(10_000);
-        let note = self
-            .proxy
-            .shut_down(Duration::from_millis(grace))
-            .await
-            .map_err(|error| Failure::store(error.to_string()))?;
-        records::hand_outside(&self.offline.loaded, note.as_deref());
+        let ended = self.proxy.shut_down(Duration::from_millis(grace)).await;
         if let Some(notifier) = &self.notifier {
             notifier.finish(NOTIFY_GRACE).await;
         }
+        let note = ended.map_err(|error| Failure::store(error.to_string()))?;
+        records::hand_outside(&self.offline.loaded, note.as_deref());
         Ok(())
     }
 }

@@ -2,16 +2,18 @@
 //!
 //! Doc: policy.md#notifications
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
+use secrecy::ExposeSecret;
 use serde_json::json;
-use tokio::sync::Semaphore;
+use tokio::sync::{OnceCell, Semaphore};
 use tokio_util::task::TaskTracker;
 use toolbooth_adapters::launcher::Launcher;
 use toolbooth_adapters::process::{self, Bounds};
-use toolbooth_adapters::secrets::Setting;
+use toolbooth_adapters::secrets::{SecretError, Setting};
 use toolbooth_adapters::webhook::Webhook;
 use toolbooth_adapters::{CommandLine, ProgramEnd};
 use toolbooth_contracts::Conversation;
@@ -26,8 +28,10 @@ use crate::failure::Failure;
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// The pauses before further attempts.
 const PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(5)];
-/// Maximum number of notifications that are not delivered yet; further ones are dropped.
+/// Maximum number of notifications that are not delivered yet, in all and of one caller; further ones are
+/// dropped.
 const WAITING_MAX: usize = 100;
+const WAITING_PER_CALLER_MAX: usize = 20;
 /// Notifications that are delivered at once.
 const AT_ONCE: usize = 2;
 /// Bytes of the command's output that are read.
@@ -36,21 +40,55 @@ const OUTPUT_BYTES_MAX: usize = 64 << 10;
 /// Delivers notifications in the background.
 pub(crate) struct Notifier {
     target: Arc<Target>,
-    waiting: Arc<Semaphore>,
+    /// Notifications that are not delivered yet, by callers.
+    waiting: Arc<Mutex<BTreeMap<String, usize>>>,
     at_once: Arc<Semaphore>,
     tasks: TaskTracker,
 }
 
 enum Target {
-    Command { launcher: Launcher, line: Box<CommandLine> },
-    Webhook(Webhook),
+    Command {
+        launcher: Launcher,
+        line: Box<CommandLine>,
+    },
+    /// The settings are resolved when they are needed: operators' commands do not need them.
+    Url {
+        url: Setting,
+        secret: Setting,
+        webhook: OnceCell<Webhook>,
+    },
+}
+
+impl Target {
+    /// Returns the webhook of a URL, whose settings are resolved once.
+    async fn webhook<'t>(
+        url: &Setting,
+        secret: &Setting,
+        webhook: &'t OnceCell<Webhook>,
+    ) -> Result<&'t Webhook, String> {
+        let make = || async {
+            let (url, secret) = (url.clone(), secret.clone());
+            // The look-up can be slow.
+            let found =
+                tokio::task::spawn_blocking(move || Ok((url.resolve()?, secret.resolve()?)));
+            let found: Result<_, SecretError> = found.await.map_err(|error| error.to_string())?;
+            let (url, secret) = found.map_err(|error| error.to_string())?;
+            let is_http = |url: url::Url| matches!(url.scheme(), "http" | "https");
+            if !url::Url::parse(url.expose_secret()).is_ok_and(is_http) {
+                return Err("`url` is no URL of HTTP".to_owned());
+            }
+            let webhook = Webhook::new(url.expose_secret().to_owned(), secret, TIMEOUT);
+            webhook.map_err(|error| with_causes(&error))
+        };
+        webhook.get_or_try_init(make).await
+    }
 }
 
 /// Returns the configured notifier.
 ///
 /// # Errors
-/// [`Failure`] if `[approvals] notify` is not valid, or its secret cannot be read.
-pub(crate) async fn notifier(
+/// [`Failure`] if `[approvals] notify` is not valid.
+pub(crate) fn notifier(
     loaded: &Loaded,
     launcher: &Launcher,
 ) -> Result<Option<Arc<Notifier>>, Failure> {
@@ -66,26 +104,18 @@ pub(crate) async fn notifier(
             };
             Target::Command { launcher: launcher.clone(), line: Box::new(line) }
         }
-        Notify { command: None, url: Some(url), secret: Some(secret) } => {
-            let key = Setting::Secret(location(loaded, &secret.secret_ref));
-            // The look-up can be slow.
-            let key = tokio::task::spawn_blocking(move || key.resolve()).await;
-            let key = key.map_err(|error| wrong(error.to_string()))?;
-            let key = key.map_err(|error| wrong(error.to_string()))?;
-            let is_http = |url: url::Url| matches!(url.scheme(), "http" | "https");
-            if !url::Url::parse(url).is_ok_and(is_http) {
-                return Err(wrong(format!("`{}` is no URL of HTTP", url.escape_debug())));
-            }
-            let webhook = Webhook::new(url.clone(), key, TIMEOUT);
-            Target::Webhook(webhook.map_err(|error| wrong(with_causes(&error)))?)
-        }
+        Notify { command: None, url: Some(url), secret: Some(secret) } => Target::Url {
+            url: setting(loaded, url),
+            secret: Setting::Secret(location(loaded, &secret.secret_ref)),
+            webhook: OnceCell::new(),
+        },
         _ => {
             return Err(wrong("it needs either `command`, or `url` and `secret`".to_owned()));
         }
     };
     Ok(Some(Arc::new(Notifier {
         target: Arc::new(target),
-        waiting: Arc::new(Semaphore::new(WAITING_MAX)),
+        waiting: Arc::default(),
         at_once: Arc::new(Semaphore::new(AT_ONCE)),
         tasks: TaskTracker::new(),
     })))
@@ -93,11 +123,9 @@ pub(crate) async fn notifier(
 
 impl ApprovalNotifier for Notifier {
     fn requested(&self, notice: ApprovalNotice) {
-        let Ok(place) = Arc::clone(&self.waiting).try_acquire_owned() else {
-            tracing::warn!(
-                approval.id = notice.approval_id,
-                "too many notifications wait; this one is dropped"
-            );
+        let Some(place) = self.place(&notice.caller) else {
+            let id = notice.approval_id;
+            tracing::warn!(approval.id = id, "too many notifications wait; this one is dropped");
             return;
         };
         let (target, at_once) = (Arc::clone(&self.target), Arc::clone(&self.at_once));
@@ -121,7 +149,52 @@ impl ApprovalNotifier for Notifier {
     }
 }
 
+/// The place of a notification that is not delivered yet.
+struct Place {
+    caller: String,
+    waiting: Arc<Mutex<BTreeMap<String, usize>>>,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = waiting.get_mut(&self.caller) {
+            *count -= 1;
+            if *count == 0 {
+                waiting.remove(&self.caller);
+            }
+        }
+    }
+}
+
 impl Notifier {
+    /// Takes a place for a notification of a caller, if one is free.
+    fn place(&self, caller: &str) -> Option<Place> {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = waiting.get(caller).copied().unwrap_or_default();
+        if own >= WAITING_PER_CALLER_MAX || waiting.values().sum::<usize>() >= WAITING_MAX {
+            return None;
+        }
+        waiting.insert(caller.to_owned(), own + 1);
+        drop(waiting);
+        Some(Place { caller: caller.to_owned(), waiting: Arc::clone(&self.waiting) })
+    }
+
+    /// Checks that notifications can be made.
+    ///
+    /// # Errors
+    /// [`Failure`], if a setting cannot be resolved or is not valid.
+    pub(crate) async fn check(&self) -> Result<(), Failure> {
+        match &*self.target {
+            Target::Command { .. } => Ok(()),
+            Target::Url { url, secret, webhook } => {
+                let made = Target::webhook(url, secret, webhook).await;
+                made.map(drop)
+                    .map_err(|message| Failure::configuration(message).at("approvals.notify"))
+            }
+        }
+    }
+
     /// Waits until all notifications are delivered, at most for a time.
     pub(crate) async fn finish(&self, grace: Duration) {
         self.tasks.close();
@@ -147,7 +220,8 @@ async fn deliver(target: &Target, id: &str, document: &str) -> Result<(), String
 
 async fn attempt(target: &Target, id: &str, document: &str) -> Result<(), String> {
     match target {
-        Target::Webhook(webhook) => {
+        Target::Url { url, secret, webhook } => {
+            let webhook = Target::webhook(url, secret, webhook).await?;
             let posted = webhook.post(id, Timestamp::now().as_second(), document.to_owned()).await;
             posted.map_err(|error| with_causes(&error))
         }

@@ -404,6 +404,37 @@ fn a_tool_that_the_rules_do_not_fit_is_refused_alone() {
 }
 
 #[test]
+fn an_approval_is_bound_to_all_rules_that_ask() {
+    let need = |text: &str| {
+        let binding = bind(&set(text), &[pay()]);
+        match Ask::new(pay(), json!({})).of(&*binding.engine) {
+            Ok(Verdict::Permit { approval: Some(need), .. }) => need,
+            other => panic!("an approval is needed: {other:?}"),
+        }
+    };
+    let ask = |id: &str, by: &str, reason: &str| {
+        format!(
+            "@id(\"{id}\") @reason(\"{reason}\") @approval(\"{by}\")\n\
+             forbid (principal, action == Action::\"pay.send\", resource);\n"
+        )
+    };
+    let (one, two) = (ask("one", "one", "a"), ask("two", "two", "b"));
+    let both = need(&format!("{PERMIT}{one}{two}"));
+    assert_eq!((both.rule.as_str(), both.by), ("two", Approvers::Two));
+    // What does not ask does not count, and each rule that asks does.
+    let more = "@id(\"more\") permit (principal, action, resource);";
+    assert_eq!(need(&format!("{PERMIT}{one}{two}{more}")), both);
+    for other in [
+        two.clone(),
+        format!("{one}{}", ask("two", "two", "c")),
+        format!("{}{two}", ask("one", "one", "c")),
+        format!("{}{two}", ask("other", "one", "a")),
+    ] {
+        assert_ne!(need(&format!("{PERMIT}{other}")).rule_digest, both.rule_digest, "{other}");
+    }
+}
+
+#[test]
 fn prompts_and_resources_are_judged_by_the_rules_about_them() {
     let judged = |text: &str, kind, id: &str| {
         let binding = bind(&set(text), &[]);

@@ -121,8 +121,8 @@ impl Transaction<'_> {
         limit: usize,
     ) -> Result<Vec<String>, Failure> {
         let sql = "SELECT approval_id FROM approvals
-             WHERE json_valid(body)
-                 AND coalesce(body ->> '$.expiresAt', body ->> '$.requestedAt') < ?1
+             WHERE CASE WHEN json_valid(body)
+                 THEN coalesce(body ->> '$.expiresAt', body ->> '$.requestedAt') < ?1 END
              ORDER BY approval_id LIMIT ?2";
         self.all(sql, (before, limited(limit)), |row| row.get(0))
     }

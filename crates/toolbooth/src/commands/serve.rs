@@ -95,7 +95,7 @@ pub(super) async fn serve(loaded: Trusted, listen: Option<String>) -> Result<boo
     // Refuses wrong settings before anything starts; the port may be another one later.
     issuers::accepted(&loaded.config, address)?;
     let mut signals = Signals::new()?;
-    let runtime = Arc::new(Runtime::build(OfflineGateway::build(loaded).await?).await?);
+    let runtime = build(loaded).await?;
     let listener = TcpListener::bind(address).await.map_err(|error| {
         Failure::new(OUT_OF_REACH, "cannot-listen", format!("cannot listen on {address}: {error}"))
             .hint("another program may have the port; `--http 127.0.0.1:0` picks a free one")
@@ -186,7 +186,7 @@ pub(super) async fn stdio(loaded: Trusted, toolset: Option<String>) -> Result<bo
     }
     let caller = crate::callers::of_stdio(&loaded.config)?;
     let mut signals = Signals::new()?;
-    let runtime = Arc::new(Runtime::build(OfflineGateway::build(loaded).await?).await?);
+    let runtime = build(loaded).await?;
     begin(&runtime).await;
     let tending = tokio::spawn(maintain(Arc::clone(&runtime)));
     let (served, signalled) = tokio::select! {
@@ -380,11 +380,21 @@ async fn retain(runtime: &Runtime) {
     }
 }
 
+/// Builds a gateway that accepts calls.
+async fn build(loaded: Trusted) -> Result<Arc<Runtime>, Failure> {
+    let runtime = Arc::new(Runtime::build(OfflineGateway::build(loaded).await?).await?);
+    if let Err(failure) = runtime.check_notifier().await {
+        runtime.shut_down().await?;
+        return Err(failure);
+    }
+    Ok(runtime)
+}
+
 /// Runs asynchronous calls until it is stopped.
 pub(super) async fn worker(loaded: Trusted, at_once: u32) -> Result<bool, Failure> {
     report_assumptions(&loaded);
     let mut signals = Signals::new()?;
-    let runtime = Arc::new(Runtime::build(OfflineGateway::build(loaded).await?).await?);
+    let runtime = build(loaded).await?;
     begin(&runtime).await;
     let tending = tokio::spawn(maintain(Arc::clone(&runtime)));
     let stopping = CancellationToken::new();

@@ -72,7 +72,7 @@ pub(crate) struct Notify {
     /// A program with its arguments. It gets the notification on its standard input.
     pub(crate) command: Option<Vec<Setting>>,
     /// A URL to which the notification is posted.
-    pub(crate) url: Option<String>,
+    pub(crate) url: Option<Setting>,
     /// The key with which it is signed.
     pub(crate) secret: Option<SecretRef>,
 }

@@ -103,13 +103,28 @@ pub(crate) fn launcher(loaded: &Loaded) -> Result<Launcher, Failure> {
 fn hidden(loaded: &Loaded) -> Vec<PathBuf> {
     let key = loaded.config.http.tls.as_ref().map(|tls| loaded.path(&tls.key));
     let rules = crate::rules::own_paths(loaded);
+    let notify = notify_files(loaded);
     let own = std::iter::once(&loaded.data).chain(&loaded.file).chain(&key).chain(&rules);
+    let own = own.chain(&notify);
     own.map(|path| {
         // A path that does not exist yet is resolved by its parent folder.
         let beside = || Some(path.parent()?.canonicalize().ok()?.join(path.file_name()?));
         path.canonicalize().ok().or_else(beside).unwrap_or_else(|| path.clone())
     })
     .collect()
+}
+
+/// Returns the files beneath the folder of the configuration that the command of
+/// `[approvals] notify` names: it runs them without a
+/// sandbox, so no tool can change them.
+fn notify_files(loaded: &Loaded) -> Vec<PathBuf> {
+    let notify = loaded.config.approvals.notify.as_ref();
+    let words = notify.and_then(|notify| notify.command.as_ref()).into_iter().flatten();
+    let file = |word: &Setting| match word {
+        Setting::Text(text) => Some(loaded.folder.join(text)).filter(|path| path.is_file()),
+        Setting::Kept(_) => None,
+    };
+    words.filter_map(file).collect()
 }
 
 /// Returns the meaning of trust level names.

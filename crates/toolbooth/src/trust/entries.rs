@@ -22,7 +22,8 @@ const NAMED: [&str; 5] = ["servers", "commands", "runtimes", "endpoints", "tools
 
 /// Sections that restrict access or enable checks, so that removing one is a change. Removing an entry that
 /// starts a process is not, because it then starts nothing.
-const LOOSER_WITHOUT: [&str; 13] = [
+const LOOSER_WITHOUT: [&str; 14] = [
+    "approvals",
     "audit",
     "auth",
     "budgets",

@@ -161,6 +161,7 @@ fn described(loaded: &Loaded, change: &Change) -> Vec<String> {
             }
             lines
         }),
+        "approvals" => config.approvals.notify.as_ref().map(|notify| of_notify(loaded, notify)),
         "handlers" if change.now.is_some() => {
             let mut lines = vec!["functions in the files of `handlers/` are run".to_owned()];
             lines.extend(contained(Some(&default_profile())));
@@ -312,6 +313,27 @@ fn of_runtime(loaded: &Loaded, name: &str, runtime: &config::Runtime) -> Vec<Str
 }
 
 /// Returns a command line with shell quoting.
+/// Returns what a requested approval starts or reaches.
+fn of_notify(loaded: &Loaded, notify: &config::Notify) -> Vec<String> {
+    match (&notify.command, &notify.url) {
+        (Some(words), _) => {
+            let words = words.iter().map(|word| executors::setting(loaded, word).shown());
+            let mut lines = vec![format!("a requested approval starts: {}", words_of(words))];
+            lines.push(format!("    in {}", loaded.folder.display()));
+            lines.extend(contained(None));
+            lines
+        }
+        (None, Some(url)) => {
+            let url = executors::setting(loaded, url).shown();
+            vec![format!(
+                "a requested approval, with its arguments, is posted to {}",
+                with_host(&url)
+            )]
+        }
+        (None, None) => vec!["`approvals.notify` names no command and no URL".to_owned()],
+    }
+}
+
 fn words_of(words: impl Iterator<Item = String>) -> String {
     let quoted = |word: String| {
         let is_plain = |c: char| {
