@@ -102,6 +102,8 @@ fn request(clock: &SystemClock, ids: &SystemIds) -> ClaimRequest {
         relaxed: false,
         charges: Vec::new(),
         approval: None,
+        counted: Vec::new(),
+        history: None,
         policy_version: "0".repeat(32),
         dispatched,
         at,

@@ -26,24 +26,40 @@ const SETTINGS: &str =
     "[policy]\nrules = \"rules.cedar\"\n[approvals]\nwait_ms = 200\nexpiry_ms = 1500\n";
 
 /// An address, and the operator key of its gateway.
-type Door = (String, String);
+pub(crate) type Door = (String, String);
 
-/// Calls, and decides on the approvals that the calls need, until `stop` is set. Returns the calls that
+/// The doors of gateways that are killed under load, and what their clients report.
+pub(crate) struct Load {
+    doors: Mutex<Vec<Door>>,
+    stop: AtomicBool,
+    successes: AtomicU64,
+}
+
+impl Load {
+    /// Whether clients end.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    /// Returns any of the doors.
+    pub(crate) fn door(&self, chance: &mut Chance) -> Door {
+        let doors = self.doors.lock().expect("whole");
+        doors[chance.below(doors.len() as u64) as usize].clone()
+    }
+
+    /// Counts a call that succeeded.
+    pub(crate) fn succeeded(&self) {
+        self.successes.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Calls, and decides on the approvals that the calls need, until the load ends. Returns the calls that
 /// succeeded.
-fn client(
-    doors: &Mutex<Vec<Door>>,
-    seed: u64,
-    stop: &AtomicBool,
-    successes: &AtomicU64,
-) -> Vec<String> {
+fn client(load: &Load, seed: u64) -> Vec<String> {
     let mut chance = Chance::new(seed);
     let (mut succeeded, mut calls) = (Vec::new(), 0_u64);
-    while !stop.load(Ordering::Relaxed) {
-        let mut door = || {
-            let doors = doors.lock().expect("whole");
-            doors[chance.below(doors.len() as u64) as usize].clone()
-        };
-        let ((address, _), (other, operator)) = (door(), door());
+    while !load.has_ended() {
+        let ((address, _), (other, operator)) = (load.door(&mut chance), load.door(&mut chance));
         let call = format!("{seed}-{calls}");
         calls += 1;
         let sent = body(RAW.0, &format!("key-{}", chance.below(KEYS)), &call, 1);
@@ -53,7 +69,7 @@ fn client(
         };
         if status == 200 {
             succeeded.push(call);
-            successes.fetch_add(1, Ordering::Relaxed);
+            load.succeeded();
         }
         let Some(id) = answer["details"]["approvalId"].as_str() else { continue };
         let decision = match chance.below(10) {
@@ -69,28 +85,38 @@ fn client(
     succeeded
 }
 
-/// Kills gateways on one store `count` times at random moments, while clients spend approvals.
-fn kill(places: &[Place], count: u64, seed: u64) {
+/// Kills gateways on one store `count` times at random moments, under the load of clients. Then checks the
+/// promises about the calls that succeeded.
+pub(crate) fn kill(
+    places: &[Place],
+    (count, seed): (u64, u64),
+    client: fn(&Load, u64) -> Vec<String>,
+    promises: fn(&[Place], &[String]) -> String,
+) {
     let began = Instant::now();
     let door = |gateway: &Gateway| (gateway.address.clone(), gateway.operator_key());
     let mut gateways: Vec<Gateway> = places.iter().map(Place::serve).collect();
-    let doors = Mutex::new(gateways.iter().map(door).collect::<Vec<_>>());
-    let (stop, successes) = (AtomicBool::new(false), AtomicU64::new(0));
+    let load = Load {
+        doors: Mutex::new(gateways.iter().map(door).collect()),
+        stop: AtomicBool::new(false),
+        successes: AtomicU64::new(0),
+    };
     let mut chance = Chance::new(seed);
     let succeeded: Vec<String> = std::thread::scope(|scope| {
-        let client = |n| client(&doors, seed * 1_000 + n, &stop, &successes);
+        let client = |n| client(&load, seed * 1_000 + n);
         let clients: Vec<_> = (0..CLIENTS).map(|n| scope.spawn(move || client(n))).collect();
         for _ in 0..count {
             std::thread::sleep(Duration::from_millis(50 + chance.below(250)));
             let which = chance.below(places.len() as u64) as usize;
             gateways[which].signal("KILL");
             let fresh = places[which].serve();
-            doors.lock().expect("whole")[which] = door(&fresh);
+            load.doors.lock().expect("whole")[which] = door(&fresh);
             gateways[which] = fresh;
         }
-        let before = successes.load(Ordering::Relaxed);
-        until("approvals are spent", || successes.load(Ordering::Relaxed) > before + CLIENTS);
-        stop.store(true, Ordering::Relaxed);
+        let done = || load.successes.load(Ordering::Relaxed);
+        let before = done();
+        until("calls succeed", || done() > before + CLIENTS);
+        load.stop.store(true, Ordering::Relaxed);
         clients.into_iter().flat_map(|client| client.join().expect("ends")).collect()
     });
     for gateway in gateways {
@@ -144,18 +170,23 @@ fn promises(places: &[Place], succeeded: &[String]) -> String {
     )
 }
 
-/// Kills a gateway on SQLite, and three replicas on PostgreSQL, `count` times each.
-pub fn approvals(count: u64, seed: u64) {
-    println!("approvals: {count} times kill -9 while approvals are decided and spent, seed {seed}");
-    let own = place(SETTINGS);
-    own.write("rules.cedar", RULES);
-    kill(&[own], count, seed);
+/// Calls `each` with a place with these rules on SQLite, and with three on one PostgreSQL server, if there is one.
+pub(crate) fn on_both_stores(settings: &str, rules: &str, mut each: impl FnMut(&[Place])) {
+    let own = place(settings);
+    own.write("rules.cedar", rules);
+    each(&[own]);
     let Some(server) = Postgres::start() else { return };
     let database = server.database();
     let replica = |_| {
-        let place = on_server(&server, &database, SETTINGS);
-        place.write("rules.cedar", RULES);
+        let place = on_server(&server, &database, settings);
+        place.write("rules.cedar", rules);
         place
     };
-    kill(&(0..3).map(replica).collect::<Vec<_>>(), count, seed);
+    each(&(0..3).map(replica).collect::<Vec<_>>());
+}
+
+/// Kills a gateway on SQLite, and three replicas on PostgreSQL, `count` times each.
+pub fn approvals(count: u64, seed: u64) {
+    println!("approvals: {count} times kill -9 while approvals are decided and spent, seed {seed}");
+    on_both_stores(SETTINGS, RULES, |places| kill(places, (count, seed), client, promises));
 }

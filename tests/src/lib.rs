@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 pub mod approval_kills;
 pub mod child_kills;
+pub mod history_kills;
 pub mod issuer;
 pub mod mcp;
 pub mod ports;

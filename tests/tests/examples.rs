@@ -153,8 +153,8 @@ fn a_team_shares_a_gateway_as_its_readme_shows() {
     let place = copy("team");
     let folder = place.path().join("team");
     let readme = std::fs::read_to_string(folder.join("README.md")).unwrap();
-    let port = toolbooth_tests::ports::free();
-    let readme = readme.replace("7717", &port.to_string());
+    let [port, second] = [(); 2].map(|()| toolbooth_tests::ports::free().to_string());
+    let readme = readme.replace("7717", "PORT").replace("7718", &second).replace("PORT", &port);
     let mut script = format!("set -u\nPATH=\"{}:$PATH\"\n", binary().parent().unwrap().display());
     // The first block builds the program, which the test has, and asks for trust.
     script.extend(blocks(&readme, "sh").into_iter().skip(1));

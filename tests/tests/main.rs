@@ -14,6 +14,7 @@ mod first_use;
 mod foreign;
 mod gateway;
 mod given_secrets;
+mod history;
 mod import;
 mod import_trial;
 mod journey;

@@ -3,12 +3,16 @@
 //!
 //! Path: 6, 9. Doc: records.md#stores
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use toolbooth_audit::LedgerReads;
 use toolbooth_audit::approvals::ApprovalRequest;
 use toolbooth_audit::checkpoint::Due;
 use toolbooth_audit::conformance::{moment, request, settlement, suite};
+use toolbooth_audit::history::{
+    CountedIn, History, HistoryJudge, HistoryQuestion, HistoryVerdict, WindowName,
+};
 use toolbooth_audit::ledger::{
     Claim, ClaimRequest, Claimed, Ledger, LedgerError, Prune, PruneKind, Pruned,
 };
@@ -19,6 +23,7 @@ use toolbooth_audit::reads::{EventFilter, LogFilter};
 use toolbooth_audit::verify::{self, TrustAnchors};
 use toolbooth_contracts::approval::Approvers;
 use toolbooth_contracts::contract::IdempotencyMode;
+use toolbooth_contracts::event::DecisionSummary;
 use toolbooth_contracts::json::JsonText;
 use toolbooth_contracts::receipt::ClaimState;
 use toolbooth_contracts::{ContentBlock, Effect, Identity};
@@ -584,5 +589,74 @@ async fn replicas_never_exceed_a_budget_together() {
         again += u64::from(matches!(claimed, Claimed::Fresh(_)));
     }
     assert_eq!(again, returned);
+    sound(&PostgresReads::open(&url).await.expect("opens")).await;
+}
+
+/// Permits a call while the window `calls` has at most this number of calls.
+#[derive(Debug)]
+struct AtMost(u64);
+
+impl HistoryJudge for AtMost {
+    fn judge(&self, history: &History) -> HistoryVerdict {
+        match history.get("calls").is_some_and(|calls| calls.count <= self.0) {
+            true => HistoryVerdict::Permit {
+                decision: DecisionSummary { rule: "at-most".into(), reason: "permitted".into() },
+                approval: None,
+                shadow: None,
+            },
+            false => HistoryVerdict::Deny,
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn replicas_never_exceed_a_window_together() {
+    const LIMIT: usize = 3;
+    const LENGTH_MS: i64 = 60;
+    const CALLS: usize = 150;
+    let Some(server) = Postgres::start() else { return };
+    let url = server.url(&server.database());
+    let mut tasks = tokio::task::JoinSet::new();
+    for writer in ["one", "two", "three"] {
+        let ledger = Arc::new(open(&url, writer).await);
+        for task in 0..4 {
+            let ledger = Arc::clone(&ledger);
+            tasks.spawn(async move {
+                let mut times = Vec::new();
+                for n in 0..CALLS {
+                    let call = format!("{writer}-{task}-{n}");
+                    let name = WindowName { key: "w".into(), length_ms: LENGTH_MS };
+                    let question = HistoryQuestion {
+                        windows: BTreeMap::from([("calls".to_owned(), name)]),
+                        judge: Arc::new(AtMost(LIMIT as u64)),
+                    };
+                    let counted = CountedIn { key: "w".into(), amount: None, length_ms: LENGTH_MS };
+                    let claim = ClaimRequest {
+                        counted: vec![counted],
+                        history: Some(question),
+                        ..request(&call, IdempotencyMode::None, &[], "x")
+                    };
+                    match ledger.claim(claim).await.expect("answers") {
+                        Claimed::Fresh(claim) => {
+                            let receipt = ledger.receipt(claim.receipt_id()).await.expect("reads");
+                            times.extend(receipt.expect("is stored").history);
+                        }
+                        Claimed::Denied => (),
+                        other => panic!("{other:?}"),
+                    }
+                }
+                times
+            });
+        }
+    }
+    let counted: Vec<_> = tasks.join_all().await.into_iter().flatten().collect();
+    let mut times: Vec<i64> = counted.iter().map(|entry| entry.at_ms).collect();
+    times.sort_unstable();
+    assert!(times.len() > 3 * LIMIT, "{times:?}");
+    // No window of this length, wherever it ends, has more calls.
+    for at in &times {
+        let within = times.iter().filter(|other| **other <= *at && **other > *at - LENGTH_MS);
+        assert!(within.count() <= LIMIT, "up to {at}: {times:?}");
+    }
     sound(&PostgresReads::open(&url).await.expect("opens")).await;
 }

@@ -2,7 +2,7 @@
 //!
 //! Path: 6, 9. Doc: records.md#faults
 
-use toolbooth_tests::{approval_kills, child_kills, torture};
+use toolbooth_tests::{approval_kills, child_kills, history_kills, torture};
 
 #[test]
 fn a_killed_gateway_runs_no_key_twice_and_loses_no_answer() {
@@ -17,6 +17,11 @@ fn killed_launchers_workers_and_commands_run_no_key_twice() {
 #[test]
 fn killed_gateways_spend_no_approval_twice() {
     approval_kills::approvals(12, 7);
+}
+
+#[test]
+fn killed_gateways_exceed_no_window() {
+    history_kills::history(12, 7);
 }
 
 #[test]

@@ -4,6 +4,7 @@
 #![expect(clippy::panic, clippy::expect_used, reason = "a suite reports by panicking")]
 
 pub mod approvals;
+pub mod history;
 
 use std::sync::Arc;
 
@@ -52,6 +53,8 @@ pub fn request(call: &str, mode: IdempotencyMode, keys: &[&str], args: &str) -> 
         sync: true,
         relaxed: false,
         older_args_digests: Vec::new(),
+        counted: Vec::new(),
+        history: None,
         receipt_id: format!("receipt-{call}"),
         call_id: call.to_owned(),
         tool_id: "tool.one".to_owned(),
@@ -145,6 +148,24 @@ pub fn settlement(
     })
 }
 
+/// Returns the resolution of a call that is in doubt: it succeeded.
+fn resolution(call: &str) -> Resolution {
+    Resolution {
+        receipt_id: format!("receipt-{call}"),
+        succeeded: true,
+        result: StoredResult {
+            content: vec![ContentBlock::text("said")],
+            structured_content: None,
+            meta: None,
+            error: None,
+            warnings: Vec::new(),
+        },
+        result_digest: None,
+        by: "ada".to_owned(),
+        at: moment(5),
+    }
+}
+
 async fn fresh(ledger: &dyn Ledger, request: ClaimRequest) -> Claim {
     let call = request.call_id.clone();
     match ledger.claim(request).await {
@@ -163,7 +184,12 @@ pub async fn suite<L: Ledger + LedgerReads + CallQueue>(make: impl AsyncFn() -> 
     approvals::are_asked_once(&make().await).await;
     approvals::are_granted_and_spent_once(&make().await).await;
     approvals::are_decided_by_the_right_persons(&make().await).await;
+    approvals::are_bound_when_a_claim_is_taken_over(&make().await).await;
     approvals::are_removed_once_they_have_expired(&make().await).await;
+    history::counts_what_may_have_had_an_effect(&make().await).await;
+    history::judges_in_the_claim(&make().await).await;
+    history::counts_a_call_once(&make().await).await;
+    history::are_kept_while_they_count(&make().await).await;
     old_fences_match_nothing(&make().await).await;
     settling_twice_is_settling_once(&make().await).await;
     records_are_read_back_and_verify(&make().await).await;
@@ -434,20 +460,7 @@ pub async fn a_claim_waits_for_input<L: Ledger + LedgerReads>(ledger: &L) {
 /// Checks that later calls receive an operator's resolution, and that an old outcome is rejected.
 pub async fn a_person_settles_a_doubt<L: Ledger + LedgerReads>(ledger: &L) {
     use IdempotencyMode::{Keyed, OnKey};
-    let resolution = |call: &str, succeeded: bool| Resolution {
-        receipt_id: format!("receipt-{call}"),
-        succeeded,
-        result: StoredResult {
-            content: vec![ContentBlock::text("said")],
-            structured_content: None,
-            meta: None,
-            error: None,
-            warnings: Vec::new(),
-        },
-        result_digest: None,
-        by: "ada".to_owned(),
-        at: moment(5),
-    };
+    let resolution = |call: &str, succeeded| Resolution { succeeded, ..resolution(call) };
     for (call, mode, succeeded, later) in [
         ("d1", Keyed, true, "replay"),
         ("d2", Keyed, false, "fresh"),
@@ -680,8 +693,11 @@ pub async fn every_kind_of_row<L: Ledger + LedgerReads + CallQueue>(
     let prune = Prune { kind: PruneKind::Receipts, before: moment(9).text, at: moment(10) };
     first.prune(prune).await.expect("prunes");
     for call in ["a", "b"] {
-        let claim = fresh(&first, request(call, mode, &[&format!("k-{call}")], "args")).await;
-        settle_late(&first, claim).await;
+        let mut asked = request(call, mode, &[&format!("k-{call}")], "args");
+        if call == "a" {
+            asked.counted = history::in_two_windows();
+        }
+        settle_late(&first, fresh(&first, asked).await).await;
     }
     let doubt = fresh(&first, request("doubt", mode, &["k-doubt"], "args")).await;
     let unknown = settlement(doubt, mode, Effect::Unknown, Some(ErrorCode::Timeout));

@@ -28,7 +28,7 @@ pub struct Exporter<'r> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Line {
     /// An event.
-    Event(RawEntry),
+    Event(Box<RawEntry>),
     /// The remaining hash of pruned events, as JSON.
     Pruned(String),
 }
@@ -66,7 +66,7 @@ impl<'r> Exporter<'r> {
             while let Some((writer, part)) = self.gone.before(&entry.writer, entry.seq).await? {
                 lines.push(Line::Pruned(pruned_line(&writer, &part)));
             }
-            lines.push(Line::Event(entry));
+            lines.push(Line::Event(Box::new(entry)));
         }
         Ok(Some(lines))
     }

@@ -20,6 +20,7 @@ use crate::charges::Taken;
 use crate::claim::KeyRules;
 use crate::digest::Digester;
 pub use crate::error::{Cause, LedgerError};
+use crate::history::{CountedIn, HistoryQuestion};
 pub use crate::moment::Moment;
 use crate::orders::{OrderRequest, Ordered};
 
@@ -64,6 +65,10 @@ pub struct ClaimRequest {
     pub charges: Vec<Charge>,
     /// The approval that the call needs.
     pub approval: Option<ApprovalRequest>,
+    /// The windows of the policy that count the call.
+    pub counted: Vec<CountedIn>,
+    /// The windows that its rules read, if they must be read in the claim's transaction.
+    pub history: Option<HistoryQuestion>,
     /// The digest of the policy in force.
     pub policy_version: String,
     /// The current time.
@@ -86,12 +91,13 @@ pub struct Claim {
     attempt: u32,
     key: Option<String>,
     taken: Vec<Taken>,
+    is_counted: bool,
 }
 
 impl Claim {
     /// Returns a claim that was just written. For ledgers only.
     pub fn granted(receipt_id: String, fence: u64, attempt: u32) -> Self {
-        Self { receipt_id, fence, attempt, key: None, taken: Vec::new() }
+        Self { receipt_id, fence, attempt, key: None, taken: Vec::new(), is_counted: false }
     }
 
     /// Sets the digest of the key under which the claim was first made. For ledgers only.
@@ -102,6 +108,16 @@ impl Claim {
     /// Sets the charges that the claim has taken. For ledgers only.
     pub fn charged(self, taken: Vec<Taken>) -> Self {
         Self { taken, ..self }
+    }
+
+    /// Sets whether a window of the policy counts the claim. For ledgers only.
+    pub fn counted(self, is_counted: bool) -> Self {
+        Self { is_counted, ..self }
+    }
+
+    /// Whether a window of the policy counts the claim.
+    pub(crate) fn is_counted(&self) -> bool {
+        self.is_counted
     }
 
     /// Returns the charges that the claim has taken, which a call that did not start gets back.
@@ -170,6 +186,10 @@ pub enum Claimed {
         /// The approval id.
         approval_id: String,
     },
+    /// Rules that read windows need another approval than the request names; the judge knows which.
+    OtherApproval,
+    /// Rules that read windows deny the call; the judge knows why.
+    Denied,
     /// The call was rejected.
     ApprovalRejected {
         /// The approval id.

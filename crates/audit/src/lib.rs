@@ -11,6 +11,7 @@ pub mod digest;
 pub mod error;
 pub mod export;
 pub mod heads;
+pub mod history;
 pub mod ledger;
 #[cfg(feature = "memory")]
 pub mod memory;

@@ -17,6 +17,7 @@ use crate::charges::RawBudget;
 pub use crate::error::DamagedRow;
 use crate::error::LedgerError;
 pub use crate::heads::{PrunedLog, WriterHead, WriterRow};
+use crate::history::{WindowName, WindowTotals};
 use crate::orders::RawOrder;
 use crate::queue::{CallName, RawCall};
 
@@ -272,6 +273,8 @@ pub struct RawRecord {
     pub columns: Vec<Option<String>>,
     /// For a receipt: the keys that it holds in the store.
     pub keys: Vec<String>,
+    /// For a receipt: its rows in the windows of the policy, as of [`crate::history::row_text`].
+    pub history: Vec<String>,
 }
 
 /// The members of an event that rows are filtered by.
@@ -385,6 +388,12 @@ pub trait LedgerReads: Send + Sync {
         limit: usize,
     ) -> Result<Vec<(String, PrunedRange)>, LedgerError>;
 
+    /// Returns the calls in a window that ends at `at_ms`, in milliseconds since 1970-01-01 UTC.
+    ///
+    /// # Errors
+    /// [`LedgerError::Unavailable`].
+    async fn window(&self, name: WindowName, at_ms: i64) -> Result<WindowTotals, LedgerError>;
+
     /// Returns the ids of the digest keys that the store records; `None` if it records none.
     ///
     /// # Errors
@@ -488,6 +497,8 @@ pub struct Unaccounted {
     pub receipts: Vec<String>,
     /// Keys that no receipt holds.
     pub keys: Vec<String>,
+    /// The ids of receipts that windows count and that do not exist.
+    pub history: Vec<String>,
     /// Places that are listed as milestones but contain no event.
     pub milestones: Vec<String>,
     /// Rows that pages omit because they cannot be read.

@@ -50,6 +50,9 @@ pub struct CallContext {
     /// A larger piece of work.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub epic_id: Option<String>,
+    /// The session of the agent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session_id: Option<String>,
     /// An explicit idempotency key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idempotency_key: Option<String>,

@@ -18,6 +18,7 @@ mod event_kind;
 pub mod execution_log;
 pub mod finding;
 pub mod guard;
+pub mod history;
 pub mod id;
 pub mod json;
 pub mod order;

@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 use crate::code::{Effect, ErrorCode, Status};
 use crate::contract::IdempotencyMode;
 use crate::execution_log::EgressReached;
+use crate::history::HistoryEntry;
 use crate::json::JsonText;
 use crate::payload::ContentBlock;
 
@@ -162,6 +163,9 @@ pub struct Receipt {
     /// The approval that was spent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approval_id: Option<String>,
+    /// What it counts in the windows of the policy. Empty where the call had no effect.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub history: Vec<HistoryEntry>,
     /// The last audit event of this receipt: the dispatch while it runs, the terminal event afterwards.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub audit_seq: Option<AuditPlace>,

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use toolbooth_contracts::trust::TrustLevel;
 use toolbooth_contracts::{CallContext, Guard, Identity, ToolContract};
-use toolbooth_policy::rules::{RuleFile, RuleSet};
+use toolbooth_policy::rules::{HistoryWindows, RuleFile, RuleSet};
 use toolbooth_policy::{EngineTool, PolicyEngine, Question, Verdict};
 
 /// Rules in the set, and rules that can apply to one tool.
@@ -81,7 +81,7 @@ fn main() {
     for _ in 0..5 {
         let file = RuleFile { name: "bench.cedar".into(), text: text.clone(), cases: None };
         let began = Instant::now();
-        let set = RuleSet::read(&[file]).unwrap();
+        let set = RuleSet::read(&[file], &HistoryWindows::default()).unwrap();
         let binding = set.bind(&known).unwrap();
         loads.push(began.elapsed());
         assert!(binding.failures.is_empty() && set.len() == RULES);
@@ -105,6 +105,7 @@ fn main() {
             trust: TrustLevel::Trusted,
             claimed: &claimed,
             at: "2026-05-01T12:00:00.000Z",
+            history: None,
         };
         let began = Instant::now();
         let verdict = engine.judge(&question).unwrap();

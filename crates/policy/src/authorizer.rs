@@ -15,13 +15,16 @@ use toolbooth_contracts::approval::Approvers;
 use toolbooth_contracts::charge::Charge;
 use toolbooth_contracts::contract::{ApprovalSetting, ToolContract};
 use toolbooth_contracts::event::DecisionSummary;
+use toolbooth_contracts::history::{CountedIn, History, WindowName};
 use toolbooth_contracts::trust::{TrustLevel, TrustLevels};
 use toolbooth_contracts::{CallContext, Caller, CallerKind, ErrorCode};
 
 use crate::caller::{Budget, CallerRights};
 use crate::caller_sets::CallerSets;
 use crate::denial::{Denial, DenialRule};
-use crate::engine::{ApprovalNeed, Binding, EngineTool, PolicyEngine, Question, Verdict};
+use crate::engine::{
+    ApprovalNeed, Binding, EngineTool, PolicyEngine, Question, Uncountable, Verdict,
+};
 use crate::error::EngineError;
 use crate::flags::FeatureFlags;
 use crate::pauses::Pauses;
@@ -70,6 +73,8 @@ pub struct AskedCall<'c> {
     pub claimed: &'c CallContext,
     /// The time, RFC 3339 UTC with milliseconds.
     pub at: &'c str,
+    /// The windows over earlier calls, with this call; `None` until the call is claimed.
+    pub history: Option<&'c History>,
 }
 
 /// A permit for a call, which may run once its charges are recorded and its approval is spent. Only
@@ -77,7 +82,9 @@ pub struct AskedCall<'c> {
 ///
 /// ```compile_fail
 /// let charges = Vec::new();
-/// let forged = toolbooth_policy::Permit { charges, approval: None, rule: String::new() };
+/// let (approval, rule, shadow) = (None, String::new(), None);
+/// let (counted, windows) = (Vec::new(), None);
+/// let forged = toolbooth_policy::Permit { charges, approval, rule, shadow, counted, windows };
 /// ```
 #[derive(Debug)]
 #[must_use]
@@ -86,9 +93,24 @@ pub struct Permit {
     approval: Option<ApprovalNeed>,
     rule: String,
     shadow: Option<DecisionSummary>,
+    counted: Vec<CountedIn>,
+    windows: Option<BTreeMap<String, WindowName>>,
 }
 
 impl Permit {
+    /// Returns the windows over earlier calls that count the call.
+    #[must_use]
+    pub fn counted(&self) -> &[CountedIn] {
+        &self.counted
+    }
+
+    /// Returns the windows on which the permit depends, by their names in rules. The call must not run
+    /// before [`Authorizer::complete`] has permitted it with them, in the transaction of its claim.
+    #[must_use]
+    pub fn windows(&self) -> Option<&BTreeMap<String, WindowName>> {
+        self.windows.as_ref()
+    }
+
     /// Returns what the rules would have decided, if they are not enforced and would not have permitted
     /// the call as it is. The caller of the policy records it.
     #[must_use]
@@ -391,7 +413,6 @@ impl Authorizer {
         call: &AskedCall<'_>,
         trace: Option<&mut Vec<String>>,
     ) -> Result<Permit, Denial> {
-        let AskedCall { caller, contract, .. } = *call;
         if !access.missing.is_empty() {
             return Err(Denial {
                 missing: access.missing.clone(),
@@ -402,12 +423,38 @@ impl Authorizer {
                 )
             });
         }
-        let Judged { rule, approval: asked, shadow } = self.judge(call, trace)?;
+        self.permit(call, trace)
+    }
+
+    /// Completes a permit that depends on windows: runs steps 6 to 9 again, with the windows in
+    /// `call.history`.
+    ///
+    /// # Errors
+    /// `policy-denied`.
+    pub fn complete(&self, call: &AskedCall<'_>) -> Result<Permit, Denial> {
+        let permit = self.permit(call, None)?;
+        match permit.windows {
+            None => Ok(permit),
+            Some(_) => {
+                let error = EngineError("the rules depend on windows that are not known".into());
+                Err(Denial::of_engine(error))
+            }
+        }
+    }
+
+    /// Runs steps 6 to 9.
+    pub(crate) fn permit(
+        &self,
+        call: &AskedCall<'_>,
+        trace: Option<&mut Vec<String>>,
+    ) -> Result<Permit, Denial> {
+        let AskedCall { caller, contract, .. } = *call;
+        let Judged { rule, approval: asked, shadow, counted, windows } = self.judge(call, trace)?;
         // Of several approvals the strictest is needed, and it is bound to all that ask.
         let setting = self.approval_setting(contract);
         let approval = asked.into_iter().chain(setting).reduce(ApprovalNeed::and);
         let charges = self.charges(caller, contract, call.claimed);
-        Ok(Permit { charges, approval, rule, shadow })
+        Ok(Permit { charges, approval, rule, shadow, counted, windows })
     }
 
     /// Runs step 6.
@@ -417,7 +464,7 @@ impl Authorizer {
         trace: Option<&mut Vec<String>>,
     ) -> Result<Judged, Denial> {
         let Some(engine) = &self.engine else { return Ok(Judged::by("default".to_owned(), None)) };
-        let AskedCall { caller, contract, arguments, claimed, at } = *call;
+        let AskedCall { caller, contract, arguments, claimed, at, history } = *call;
         let grants = self.rights(caller).map(|rights| rights.grants.as_slice());
         let question = Question {
             caller: caller.identity(),
@@ -427,13 +474,30 @@ impl Authorizer {
             trust: self.trust_levels.of(&contract.policy.trust_level),
             claimed,
             at,
+            history,
         };
-        self.enforced(engine.judge_traced(&question, trace))
+        let mut judged = self.enforced(engine.judge_traced(&question, trace))?;
+        match engine.counted(&question) {
+            Ok(counted) => judged.counted = counted,
+            Err(Uncountable { window, reason }) => {
+                let rule = DenialRule::Engine(format!("history.{window}"));
+                let denial = Denial::new(ErrorCode::PolicyDenied, rule, reason);
+                if !self.is_shadow {
+                    return Err(denial);
+                }
+                judged.shadow.get_or_insert_with(|| denial.summary());
+            }
+        }
+        Ok(judged)
     }
 
     /// Returns what follows from the verdict of the engine, which is not enforced in shadow.
     pub(crate) fn enforced(&self, verdict: Result<Verdict, EngineError>) -> Result<Judged, Denial> {
         let denial = match verdict {
+            Ok(Verdict::Depends(windows)) => {
+                let rule = Judged::by("history".to_owned(), None);
+                return Ok(Judged { windows: Some(windows), ..rule });
+            }
             Ok(Verdict::Permit { rule, approval }) => {
                 return Ok(match approval {
                     Some(ApprovalNeed { rule, .. }) if self.is_shadow => {
@@ -486,15 +550,19 @@ pub(crate) struct Judged {
     pub(crate) approval: Option<ApprovalNeed>,
     /// What they would have decided, if they are not enforced.
     pub(crate) shadow: Option<DecisionSummary>,
+    /// The windows that count the call.
+    pub(crate) counted: Vec<CountedIn>,
+    /// The windows on which the permit depends.
+    pub(crate) windows: Option<BTreeMap<String, WindowName>>,
 }
 
 impl Judged {
     fn by(rule: String, approval: Option<ApprovalNeed>) -> Self {
-        Self { rule, approval, shadow: None }
+        Self { rule, approval, shadow: None, counted: Vec::new(), windows: None }
     }
 
     fn in_shadow(decision: DecisionSummary) -> Self {
-        Self { rule: "shadow".to_owned(), approval: None, shadow: Some(decision) }
+        Self { shadow: Some(decision), ..Self::by("shadow".to_owned(), None) }
     }
 }
 

@@ -10,6 +10,7 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 use toolbooth_contracts::approval::Approvers;
 use toolbooth_contracts::contract::ToolContract;
+use toolbooth_contracts::history::{CountedIn, History, WindowName};
 use toolbooth_contracts::trust::TrustLevel;
 use toolbooth_contracts::{CallContext, Identity};
 
@@ -34,6 +35,8 @@ pub struct Question<'q> {
     pub claimed: &'q CallContext,
     /// The time, RFC 3339 UTC with milliseconds.
     pub at: &'q str,
+    /// The windows over earlier calls, with this call; `None` until the call is claimed.
+    pub history: Option<&'q History>,
 }
 
 /// The inputs of a rule for a prompt, a resource or a template.
@@ -90,6 +93,8 @@ pub enum Verdict {
         /// The approval that the request needs.
         approval: Option<ApprovalNeed>,
     },
+    /// The verdict depends on these windows over earlier calls, by their names in rules.
+    Depends(BTreeMap<String, WindowName>),
     /// A rule forbids the request, or no rule permits it.
     Deny {
         /// The rule.
@@ -97,6 +102,15 @@ pub enum Verdict {
         /// The reason, in one sentence.
         reason: String,
     },
+}
+
+/// A call that a window cannot count: it has no exact amount.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Uncountable {
+    /// The name of the window.
+    pub window: String,
+    /// The reason, in one sentence that caller and operator may see.
+    pub reason: String,
 }
 
 /// A tool to which an engine is bound.
@@ -137,6 +151,15 @@ pub trait PolicyEngine: Send + Sync {
     ) -> Result<Verdict, EngineError> {
         let _ = trace;
         self.judge(question)
+    }
+
+    /// Returns the windows that count a call.
+    ///
+    /// # Errors
+    /// If a window sums an amount that the call does not state exactly; the call is denied then.
+    fn counted(&self, question: &Question<'_>) -> Result<Vec<CountedIn>, Uncountable> {
+        let _ = question;
+        Ok(Vec::new())
     }
 
     /// Binds the rules to all tools of a world; called for each world before it is published. `None`

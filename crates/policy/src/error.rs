@@ -48,6 +48,14 @@ pub enum SettingError {
         /// The other set.
         other_set: String,
     },
+    /// A window over earlier calls is not valid.
+    #[error("the window `{}` is not valid: {reason}", window.escape_debug())]
+    Window {
+        /// The name of the window.
+        window: String,
+        /// The reason.
+        reason: String,
+    },
     /// An item of the whitelist is not a pattern of tool ids.
     #[error(transparent)]
     Pattern(#[from] InvalidName),

@@ -7,6 +7,7 @@ use toolbooth_contracts::ErrorCode;
 use toolbooth_contracts::approval::Approvers;
 use toolbooth_contracts::charge::Charge;
 use toolbooth_contracts::event::DecisionSummary;
+use toolbooth_contracts::history::{History, seen};
 
 use crate::authorizer::{AskedCall, Authorizer, Permit, ToolStatus};
 use crate::denial::{Denial, DenialRule};
@@ -68,13 +69,15 @@ const STEPS: [&str; 10] = [
 ];
 
 impl Authorizer {
-    /// Explains the decision on a call. `objection` is what the guard found in its arguments.
+    /// Explains the decision on a call. `objection` is what the guard found in its arguments, `earlier` are
+    /// the calls in the windows that its rules read.
     #[must_use]
     pub fn explain(
         &self,
         status: &ToolStatus,
         call: &AskedCall<'_>,
         objection: Option<&str>,
+        earlier: &History,
     ) -> Explanation {
         let mut trace = Vec::new();
         let access = self.access(call.caller, call.contract, status);
@@ -89,7 +92,18 @@ impl Authorizer {
                     steps,
                 });
             }
-            (Ok(access), None) => self.authorize_traced(access, call, Some(&mut trace)),
+            (Ok(access), None) => {
+                let permit = self.authorize_traced(access, call, Some(&mut trace));
+                permit.and_then(|permit| match permit.windows() {
+                    None => Ok(permit),
+                    Some(windows) => {
+                        let history = seen(windows, permit.counted(), earlier);
+                        trace.clear();
+                        let call = AskedCall { history: Some(&history), ..*call };
+                        self.permit(&call, Some(&mut trace))
+                    }
+                })
+            }
         };
         match decided {
             Err(denial) => self.told(step_of(&denial), status, call, &trace, |steps| Explanation {
@@ -355,8 +369,9 @@ mod tests {
                 arguments: &Value::Null,
                 claimed: &CallContext::default(),
                 at: "2026-01-01T00:00:00.000Z",
+                history: None,
             };
-            let told = policy.explain(status, &call, objection);
+            let told = policy.explain(status, &call, objection, &History::new());
             assert_eq!(told.decision, decision, "{told:?}");
             let deciding = told
                 .steps

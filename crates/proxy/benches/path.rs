@@ -84,6 +84,7 @@ impl Ledger for NoStore {
             sandbox_missing: Vec::new(),
             egress: Vec::new(),
             approval_id: None,
+            history: Vec::new(),
             audit_seq: None,
             audit_count: None,
             pruned_at: None,

@@ -204,6 +204,7 @@ fn too_long(context: &CallContext) -> Option<&'static str> {
         ("agentId", context.agent_id.as_ref()),
         ("phaseId", context.phase_id.as_ref()),
         ("epicId", context.epic_id.as_ref()),
+        ("sessionId", context.session_id.as_ref()),
         ("idempotencyKey", context.idempotency_key.as_ref()),
     ]
     .into_iter()

@@ -99,7 +99,8 @@ impl CallTrail {
         };
         cut(&mut trail.tool_id);
         let context = &mut trail.context;
-        for name in [&mut context.agent_id, &mut context.phase_id, &mut context.epic_id] {
+        let CallContext { agent_id, phase_id, epic_id, session_id, .. } = context;
+        for name in [agent_id, phase_id, epic_id, session_id] {
             name.as_mut().map(cut).unwrap_or_default();
         }
         trail

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use toolbooth_contracts::contract::{AdapterId, GATEWAY_RUNTIME};
 use toolbooth_contracts::coverage::CoverageState;
+use toolbooth_contracts::history::{History, WindowName};
 use toolbooth_contracts::port::ItemKind;
 use toolbooth_contracts::{Arguments, CallContext, Caller, ToolId, ToolName};
 use toolbooth_policy::{
@@ -426,7 +427,27 @@ impl World {
         permissions.iter().find_map(|permission| self.unmet.get(permission)).map(String::as_str)
     }
 
+    /// Returns the windows over earlier calls that the rules of a call read, by their names. Empty if there is
+    /// no such tool, or the call is decided without them.
+    #[must_use]
+    pub fn windows(
+        &self,
+        caller: &Caller,
+        name: &ToolName,
+        arguments: &Arguments,
+        claimed: &CallContext,
+        at: &str,
+    ) -> BTreeMap<String, WindowName> {
+        let Some(tool) = self.registry.get(self.tool_id(name)) else { return BTreeMap::new() };
+        let (contract, arguments) = (tool.contract(), arguments.tree());
+        let call = AskedCall { caller, contract, arguments, claimed, at, history: None };
+        let access = self.policy.access(caller, contract, self.status(tool));
+        let permit = access.and_then(|access| self.policy.authorize(access, &call));
+        permit.ok().and_then(|permit| permit.windows().cloned()).unwrap_or_default()
+    }
+
     /// Explains what would be decided on a call, which does not run; `None` if there is no such tool.
+    /// `earlier` are the calls in the windows that its rules read.
     #[must_use]
     pub fn explain(
         &self,
@@ -435,6 +456,7 @@ impl World {
         arguments: Arguments,
         claimed: &CallContext,
         at: &str,
+        earlier: &History,
     ) -> Option<Explanation> {
         let tool = self.registry.get(self.tool_id(name))?;
         let guarded = tool.guard(arguments.clone());
@@ -444,8 +466,8 @@ impl World {
         });
         let contract = tool.contract();
         let arguments = guarded.as_ref().map_or(arguments.tree(), |guarded| guarded.tree());
-        let call = AskedCall { caller, contract, arguments, claimed, at };
-        Some(self.policy.explain(self.status(tool), &call, objection.as_deref()))
+        let call = AskedCall { caller, contract, arguments, claimed, at, history: None };
+        Some(self.policy.explain(self.status(tool), &call, objection.as_deref(), earlier))
     }
 
     /// Whether the caller can see the tool at a door that shows `toolset`, if it has this status.

@@ -256,7 +256,7 @@ async fn what_a_step_finds_stays_until_the_step_removes_it() {
     };
     let (before, old) = (counts(), moment(9).text);
     for survey in [
-        StoreQuery::PrunableReceipts(old.clone(), 10),
+        StoreQuery::PrunableReceipts { before: old.clone(), now_ms: 0, limit: 10 },
         StoreQuery::PrunableLogs(old.clone(), 10),
         StoreQuery::DroppableLogs(10),
         StoreQuery::PrunableEvents(old.clone()),

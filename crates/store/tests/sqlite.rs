@@ -728,7 +728,14 @@ async fn a_damaged_page_is_found_at_start_and_named_by_verification() {
         std::fs::write(&file, bytes).unwrap();
         let refused = sqlite::open(folder.path(), "two", SqliteOptions::default(), &moment(10));
         assert!(matches!(refused, Err(OpenError::Damaged { .. })), "{page}: {refused:?}");
-        let reads = SqliteReads::open(&file).unwrap();
+        let reads = match SqliteReads::open(&file) {
+            Ok(reads) => reads,
+            // A page that holds the definitions of tables.
+            Err(error) => {
+                assert!(error.to_string().contains("cannot be opened"), "{page}: {error}");
+                continue;
+            }
+        };
         if let Err(error) = verify::store(&reads, TrustAnchors::default()).await {
             named += usize::from(error.to_string().contains("table `"));
         }

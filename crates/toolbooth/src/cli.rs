@@ -68,6 +68,9 @@ pub(crate) struct Context {
     /// The phase of the agent's work.
     #[arg(long)]
     pub(crate) phase: Option<String>,
+    /// The session that the call belongs to.
+    #[arg(long, value_name = "SESSION")]
+    pub(crate) session: Option<String>,
     /// The epic that the call belongs to.
     #[arg(long)]
     pub(crate) epic: Option<String>,

@@ -2,15 +2,19 @@
 //!
 //! Doc: policy.md#rules, configuration.md#policy
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use toolbooth_policy::rules::{RULE_FILE_BYTES_MAX, RuleFile, RuleSet};
-use toolbooth_policy::{RuleFinding, RuleFit};
+use toolbooth_policy::rules::{
+    HistoryWindow, HistoryWindows, RULE_FILE_BYTES_MAX, RuleFile, RuleSet,
+};
+use toolbooth_policy::{RuleFinding, RuleFit, SettingError};
 
 use crate::config::Loaded;
 use crate::failure::{Failure, USAGE};
 use crate::files::{self, Stamp, stamp};
+use crate::times::duration;
 
 /// Maximum number of files in a folder of rules.
 const FILES_MAX: usize = 1_000;
@@ -89,7 +93,34 @@ pub(crate) fn read(loaded: &Loaded) -> Result<Option<Arc<RuleSet>>, Failure> {
         };
         all.push(RuleFile { name, text, cases });
     }
-    RuleSet::read(&all).map(Some).map_err(|findings| refused(&findings))
+    RuleSet::read(&all, &windows(loaded)?).map(Some).map_err(|findings| refused(&findings))
+}
+
+/// Returns the windows over earlier calls that rules can read.
+fn windows(loaded: &Loaded) -> Result<HistoryWindows, Failure> {
+    let place = |name: &str| format!("policy.history.{name}");
+    let mut windows = BTreeMap::new();
+    for (name, declared) in &loaded.config.policy.history {
+        let length = duration(&declared.window).ok_or_else(|| {
+            Failure::configuration(format!("`{}` is no duration", declared.window.escape_debug()))
+                .at(format!("{}.window", place(name)))
+                .hint("write how long a call counts, such as `90s`, `5m`, `1h`, `7d`")
+        })?;
+        let window = HistoryWindow {
+            tool: declared.tool.clone(),
+            length,
+            sum: declared.sum.clone(),
+            within: declared.within,
+        };
+        windows.insert(name.clone(), window);
+    }
+    HistoryWindows::new(windows).map_err(|error| {
+        let at = match &error {
+            SettingError::Window { window, .. } => place(window),
+            _ => "policy.history".to_owned(),
+        };
+        Failure::configuration(error.to_string()).at(at)
+    })
 }
 
 /// Returns the name of a file in findings: relative to the configuration, where it is beneath.

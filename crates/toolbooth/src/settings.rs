@@ -93,11 +93,15 @@ pub(crate) fn authorizer(loaded: &Loaded) -> Result<Authorizer, Failure> {
             TrustLevels::with(config.trust.levels.clone()),
         );
     let Some(rules) = crate::rules::read(loaded)? else {
+        let useless = |setting: &str| {
+            Err(Failure::configuration(format!("`{setting}` has no effect without rules"))
+                .at(format!("policy.{setting}"))
+                .hint(format!("write `rules = \"rules\"`, or take `{setting}` out")))
+        };
         return match config.policy.mode {
+            _ if !config.policy.history.is_empty() => useless("history"),
             RuleMode::Enforce => Ok(authorizer),
-            RuleMode::Shadow => Err(Failure::configuration("`mode` has no effect without rules")
-                .at("policy.mode")
-                .hint("write `rules = \"rules\"`, or take `mode` out")),
+            RuleMode::Shadow => useless("mode"),
         };
     };
     let authorizer = authorizer.with_engine(Arc::new(rules));

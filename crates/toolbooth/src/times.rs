@@ -1,5 +1,7 @@
 //! Parses times of the command line.
 
+use std::time::Duration;
+
 use crate::failure::Failure;
 
 /// Returns the current time in the form of records.
@@ -40,19 +42,30 @@ fn parsed(
         let failure = Failure::usage(format!("`{}` is no time", given.escape_debug()));
         failure.at(option.to_owned()).hint(hint)
     };
-    let unit = match given.as_bytes().last() {
-        Some(b's') => 1,
-        Some(b'm') => 60,
-        Some(b'h') => 3_600,
-        Some(b'd') => 86_400,
-        _ => {
-            let at: jiff::Timestamp = given.parse().map_err(|_| wrong())?;
-            return Ok(Some(format!("{at:.3}")));
-        }
-    };
-    let count: i64 = given.get(..given.len() - 1).and_then(|n| n.parse().ok()).ok_or_else(wrong)?;
-    let seconds = count.checked_mul(unit).filter(|seconds| *seconds >= 0).ok_or_else(wrong)?;
+    if !given.ends_with(['s', 'm', 'h', 'd']) {
+        let at: jiff::Timestamp = given.parse().map_err(|_| wrong())?;
+        return Ok(Some(format!("{at:.3}")));
+    }
+    let seconds = seconds(given).ok_or_else(wrong)?;
     let at = offset(jiff::Timestamp::now(), jiff::SignedDuration::from_secs(seconds))
         .map_err(|_| wrong())?;
     Ok(Some(format!("{at:.3}")))
+}
+
+/// Parses a duration such as `90s`, `5m`, `1h`, `7d`; `None` if it is none.
+pub(crate) fn duration(given: &str) -> Option<Duration> {
+    seconds(given)?.try_into().ok().map(Duration::from_secs)
+}
+
+fn seconds(given: &str) -> Option<i64> {
+    let (count, unit) = given.split_at_checked(given.len().checked_sub(1)?)?;
+    let unit = match unit {
+        "s" => 1,
+        "m" => 60,
+        "h" => 3_600,
+        "d" => 86_400,
+        _ => return None,
+    };
+    let count: i64 = count.parse().ok()?;
+    count.checked_mul(unit).filter(|seconds| *seconds >= 0)
 }

@@ -20,7 +20,15 @@ use toolbooth_store::sqlite::{self, Durability, SqliteOptions};
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 pub(crate) fn claim(at: Moment, dispatched: EventBody, sync: bool) -> ClaimRequest {
-    super::claim_request!(at, dispatched, sync, relaxed: false, approval: None)
+    super::claim_request!(
+        at,
+        dispatched,
+        sync,
+        relaxed: false,
+        approval: None,
+        counted: Vec::new(),
+        history: None
+    )
 }
 
 pub(crate) fn log(log: AgentLog) -> Arc<AgentLog> {

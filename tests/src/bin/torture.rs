@@ -2,7 +2,7 @@
 //!
 //! `cargo xtask torture` builds and starts this program.
 
-use toolbooth_tests::{approval_kills, child_kills, torture};
+use toolbooth_tests::{approval_kills, child_kills, history_kills, torture};
 
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -14,6 +14,7 @@ fn main() {
         Some("kills") => torture::kills(number(1, 300), seed),
         Some("children") => child_kills::children(number(1, 2_000), seed),
         Some("approvals") => approval_kills::approvals(number(1, 300), seed),
+        Some("history") => history_kills::history(number(1, 300), seed),
         Some("io") => torture::io_errors(number(1, 400), 1),
         Some("disks") => torture::disks(),
         Some("outages") => torture::server_outages(),
@@ -23,6 +24,7 @@ fn main() {
             torture::kills(number(1, 300), seed);
             child_kills::children(2_000, seed);
             approval_kills::approvals(300, seed);
+            history_kills::history(300, seed);
             torture::io_errors(400, 1);
             torture::disks();
             torture::server_outages();
@@ -31,7 +33,7 @@ fn main() {
         }
         Some(_) => {
             eprintln!(
-                "usage: torture [all|kills|children|approvals|io|disks|outages|replicas|drops] [COUNT] [SEED]"
+                "usage: torture [all|kills|children|approvals|history|io|disks|outages|replicas|drops] [COUNT] [SEED]"
             );
             std::process::exit(2);
         }

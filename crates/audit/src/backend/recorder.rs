@@ -24,6 +24,7 @@ use crate::charges::RawBudget;
 use crate::checkpoint::Due;
 use crate::claim::ClaimEvent;
 use crate::digest::Digester;
+use crate::history::{WindowName, WindowTotals};
 use crate::ledger::{
     ClaimRequest, Claimed, Ledger, LedgerError, Moment, Prune, Pruned, Refusal, Resolution,
     Settlement, Swept,
@@ -307,6 +308,10 @@ impl<R: StepRunner> LedgerReads for Recorder<R> {
         limit: usize,
     ) -> Result<Vec<(String, PrunedRange)>, LedgerError> {
         self.runner.reads().pruned_ranges(after, limit).await
+    }
+
+    async fn window(&self, name: WindowName, at_ms: i64) -> Result<WindowTotals, LedgerError> {
+        self.runner.reads().window(name, at_ms).await
     }
 
     async fn key_ids(&self) -> Result<Option<Vec<String>>, LedgerError> {

@@ -271,10 +271,10 @@ impl<B: Backend> Writer<B> {
             };
             let mut needs = first.needs();
             let mut batch = vec![first];
-            while needs.survey.is_none() && batch.len() < BATCH_MAX {
+            while !needs.is_alone() && batch.len() < BATCH_MAX {
                 let Ok(more) = jobs.try_recv() else { break };
                 let own = more.needs();
-                if own.survey.is_some() {
+                if own.is_alone() {
                     left = Some(more);
                     break;
                 }

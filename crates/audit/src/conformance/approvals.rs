@@ -80,7 +80,7 @@ async fn rejected(ledger: &impl Ledger, request: ClaimRequest) -> String {
     }
 }
 
-async fn assert_sound(ledger: &impl LedgerReads) {
+pub(super) async fn assert_sound(ledger: &impl LedgerReads) {
     let report = verify::store(ledger, TrustAnchors::default()).await.expect("reads");
     assert!(report.ok, "{report:?}");
 }
@@ -185,6 +185,49 @@ pub async fn are_decided_by_the_right_persons<L: Ledger + LedgerReads>(ledger: &
     let last = stored(ledger, "approval-w8").await;
     let decisions: Vec<bool> = last.decisions.iter().map(|decision| decision.granted).collect();
     assert_eq!((decisions, last.revision), (vec![true, false], 3));
+    assert_sound(ledger).await;
+}
+
+/// Checks that a claim that is taken over needs a new approval, unless it is the same call by the same rule.
+pub async fn are_bound_when_a_claim_is_taken_over<L: Ledger + LedgerReads>(ledger: &L) {
+    let mode = IdempotencyMode::SafeRetry;
+    let keyed = |call: &str, key: &str| {
+        let asking = asking(call, "a", Approvers::One, 1);
+        let plain = request(call, mode, &[key], "a");
+        ClaimRequest { keys: plain.keys, mode, rules: plain.rules, ..asking }
+    };
+    for (key, changed) in [
+        ("same", None),
+        ("caller", Some(ClaimRequest { caller: "key:x".into(), ..keyed("caller-2", "caller") })),
+        ("contract", {
+            let contract_digest = "c1".to_owned();
+            Some(ClaimRequest { contract_digest, ..keyed("contract-2", "contract") })
+        }),
+        ("rule", {
+            let call = keyed("rule-2", "rule");
+            let approval = asking("rule-2", "a", Approvers::Two, 1).approval;
+            Some(ClaimRequest { approval, ..call })
+        }),
+    ] {
+        let id = required(ledger, keyed(&format!("{key}-1"), key)).await;
+        assert!(matches!(decide(ledger, &id, true, "op", 2).await, Decided::Done(_)), "{key}");
+        let claim = fresh(ledger, keyed(&format!("{key}-1"), key)).await;
+        let code = toolbooth_contracts::ErrorCode::Timeout;
+        let lost = settlement(claim, mode, Effect::Unknown, Some(code));
+        ledger.settle(lost).await.expect("settles");
+        match changed {
+            None => drop(fresh(ledger, keyed(&format!("{key}-2"), key)).await),
+            Some(changed) => assert_ne!(required(ledger, changed).await, id, "{key}"),
+        }
+    }
+    // A grant of fewer persons than are needed now does not count.
+    let id = required(ledger, asking("f1", "f", Approvers::One, 1)).await;
+    assert!(matches!(decide(ledger, &id, true, "op", 2).await, Decided::Done(_)));
+    let mut stricter = asking("f2", "f", Approvers::One, 3);
+    if let Some(approval) = &mut stricter.approval {
+        approval.approvers = Approvers::Two;
+    }
+    assert_ne!(required(ledger, stricter).await, id);
     assert_sound(ledger).await;
 }
 

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use toolbooth_contracts::agent_log::AgentLog;
 use toolbooth_contracts::approval::{Approval, ApprovalState};
 use toolbooth_contracts::event::AuditEvent;
+use toolbooth_contracts::history::HistoryEntry;
 use toolbooth_contracts::order::{Order, OrderName};
 use toolbooth_contracts::receipt::{AuditPlace, ClaimState, Receipt};
 
@@ -20,6 +21,7 @@ use crate::backend::working::{
 };
 use crate::backend::writer::{Backend, Failure, LogEnd};
 use crate::charges::BudgetRow;
+use crate::history::{WindowName, WindowTotals, row_of};
 use crate::ledger::LedgerError;
 use crate::orders::RawOrder;
 use crate::queue::{self, QueueState, QueuedCall, RawCall};
@@ -52,6 +54,8 @@ pub(super) struct MemoryState {
     rates: HashMap<RateName, i64>,
     pub(super) budgets: BTreeMap<String, BudgetRow>,
     pub(super) approvals: BTreeMap<String, Approval>,
+    /// What receipts count in windows: key, time and receipt.
+    pub(super) history: BTreeMap<(String, i64, String), HistoryEntry>,
     pub(super) orders: BTreeMap<OrderName, Order>,
     key_uses: BTreeMap<String, String>,
     /// The canonical form of each event, parsed only on request.
@@ -80,6 +84,7 @@ impl MemoryState {
             rates: HashMap::new(),
             budgets: BTreeMap::new(),
             approvals: BTreeMap::new(),
+            history: BTreeMap::new(),
             orders: BTreeMap::new(),
             key_uses: BTreeMap::new(),
             events: Vec::new(),
@@ -104,6 +109,22 @@ impl MemoryState {
     pub(super) fn event(&self, at: Option<&AuditPlace>) -> Option<String> {
         let seq = usize::try_from(at?.seq).ok()?;
         self.events.get(seq).map(ToString::to_string)
+    }
+
+    /// Returns the calls in a window that ends at `at_ms`.
+    pub(super) fn window(&self, name: &WindowName, at_ms: i64) -> WindowTotals {
+        let after_ms = at_ms.saturating_sub(name.length_ms);
+        let mut totals = WindowTotals { after_ms, ..WindowTotals::default() };
+        let rows = self.history.range((name.key.clone(), after_ms, String::new())..);
+        let own = rows.take_while(|((key, _, _), _)| *key == name.key);
+        own.for_each(|(_, entry)| totals.add(entry));
+        totals
+    }
+
+    /// Returns the rows of a receipt in the windows.
+    pub(super) fn history_of(&self, receipt_id: &str) -> Vec<String> {
+        let own = self.history.iter().filter(|((_, _, receipt), _)| receipt == receipt_id);
+        own.map(|(_, entry)| row_of(entry)).collect()
     }
 
     pub(super) fn raw_call(&self, call: &QueuedCall) -> RawCall {
@@ -164,6 +185,10 @@ impl MemoryState {
             let pending = own.take(PENDING_MAX as usize).count() as u64;
             set.load_pending(name, pending);
         }
+        for (name, at_ms) in needs.windows {
+            let totals = self.window(&name, at_ms);
+            set.load_window(name, totals);
+        }
         for name in needs.calls {
             let call = self.calls.get(&name).map(|(_, call)| call.clone());
             set.load_call(name, call);
@@ -216,9 +241,10 @@ impl MemoryState {
             | StoreQuery::Beginning { .. }
             | StoreQuery::PrunableEvents(_)
             | StoreQuery::DroppableLogs(_) => (),
-            StoreQuery::PrunableReceipts(before, limit) => {
+            StoreQuery::PrunableReceipts { before, limit, now_ms } => {
                 let is_old = |receipt: &Receipt| {
-                    matches!(receipt.state, ClaimState::Succeeded | ClaimState::Failed)
+                    receipt.history.iter().all(|entry| entry.until_ms <= now_ms)
+                        && matches!(receipt.state, ClaimState::Succeeded | ClaimState::Failed)
                         && receipt.pruned_at.is_none()
                         && receipt.settled_at.as_ref().is_some_and(|settled| *settled < before)
                 };
@@ -281,6 +307,15 @@ impl MemoryState {
             let keys = self.receipts.remove(id).map(|row| row.keys).unwrap_or_default();
             let row = Row { receipt: Arc::clone(&put.receipt), fence: put.fence, keys };
             self.receipts.insert(id.clone(), row);
+        }
+        for (id, entries) in &batch.history {
+            if batch.receipts.get(id).is_none_or(|moved| moved.before.is_some()) {
+                self.history.retain(|(_, _, receipt), _| receipt != id);
+            }
+            let rows = entries
+                .iter()
+                .map(|entry| ((entry.key.clone(), entry.at_ms, id.clone()), entry.clone()));
+            self.history.extend(rows);
         }
         for (key, id) in &batch.held {
             let before = self.keys.insert(key.clone(), id.clone());

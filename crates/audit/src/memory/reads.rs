@@ -13,6 +13,7 @@ use crate::backend::pruning::PrunedRange;
 use crate::backend::recorder::StepRunner;
 use crate::backend::working::CallName;
 use crate::charges::{BudgetRow, RawBudget};
+use crate::history::{WindowName, WindowTotals};
 use crate::ledger::LedgerError;
 use crate::orders::RawOrder;
 use crate::queue::RawCall;
@@ -126,6 +127,7 @@ impl LedgerReads for Memory {
                     let row = id.and_then(|id| book.receipts.get(id));
                     receipt = row.map(|row| RawRecord {
                         keys: row.keys.iter().cloned().collect(),
+                        history: book.history_of(&row.receipt.receipt_id),
                         ..raw(&*row.receipt)
                     });
                     let own = book.logs.iter().find(|(_, seq)| *seq == event.seq);
@@ -165,6 +167,10 @@ impl LedgerReads for Memory {
         _: usize,
     ) -> Result<Vec<(String, PrunedRange)>, LedgerError> {
         Ok(Vec::new())
+    }
+
+    async fn window(&self, name: WindowName, at_ms: i64) -> Result<WindowTotals, LedgerError> {
+        Ok(self.book().window(&name, at_ms))
     }
 
     async fn key_ids(&self) -> Result<Option<Vec<String>>, LedgerError> {

@@ -8,6 +8,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use toolbooth_contracts::event::AuditEventKind;
+use toolbooth_contracts::history::HistoryEntry;
 use toolbooth_contracts::json::canonical;
 use toolbooth_contracts::receipt::{AuditPlace, ReceiptKey};
 
@@ -66,6 +67,8 @@ pub(super) struct ReceiptFields {
     pub(super) settled_at: Option<String>,
     pub(super) pruned_at: Option<String>,
     pub(super) idempotency: ReceiptKey,
+    #[serde(default)]
+    pub(super) history: Vec<HistoryEntry>,
 }
 
 impl ReceiptFields {

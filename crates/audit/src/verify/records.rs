@@ -21,6 +21,7 @@ use crate::backend::working::CallName;
 use crate::charges::RawBudget;
 use crate::claim::holds_keys;
 use crate::digest::Digester;
+use crate::history::row_of;
 use crate::orders::RawOrder;
 use crate::queue::{QueueState, RawCall};
 use crate::reads::{Accounted, RawApproval, Unaccounted};
@@ -258,6 +259,7 @@ impl<'e> Records<'e> {
         if last {
             self.counted.receipts += 1;
             self.keys_of(read, record);
+            self.history_of(read, record);
             self.fence(read, record, receipt);
         }
         if let Some(expected) = receipt.audit_count {
@@ -356,6 +358,18 @@ impl<'e> Records<'e> {
         for key in held.difference(&listed).filter(|_| receipt.audit_count.is_some()) {
             let message = format!("receipt {id} holds the key {key}, which is not its own");
             self.problems.add("key-unaccounted", &read.writer, read.seq, message);
+        }
+    }
+
+    /// Checks that the windows of the policy count a receipt as it states.
+    fn history_of(&mut self, read: &Read, record: &Record<ReceiptFields>) {
+        let Some(fields) = &record.fields else { return };
+        let listed: BTreeSet<String> = fields.history.iter().map(row_of).collect();
+        let counted: BTreeSet<String> = record.raw.history.iter().cloned().collect();
+        if listed != counted {
+            let message =
+                format!("the windows do not count receipt {} as it states", fields.receipt_id);
+            self.problems.add("history-changed", &read.writer, read.seq, message);
         }
     }
 
@@ -592,6 +606,10 @@ impl<'e> Records<'e> {
         for id in &records.receipts {
             let message = format!("no event accounts for receipt {id}");
             self.problems.add("receipt-unaccounted", "", None, message);
+        }
+        for id in &records.history {
+            let message = format!("a window counts receipt {id}, which does not exist");
+            self.problems.add("history-changed", "", None, message);
         }
         for key in &records.keys {
             let message = format!("no receipt holds the key {key}");

@@ -17,7 +17,14 @@ fn contract(id: &str, permissions: &[&str]) -> ToolContract {
 fn call<'c>(caller: &'c Caller, contract: &'c ToolContract) -> AskedCall<'c> {
     static CLAIMED: LazyLock<CallContext> = LazyLock::new(CallContext::default);
     let (arguments, claimed) = (&Value::Null, &*CLAIMED);
-    AskedCall { caller, contract, arguments, claimed, at: "2026-01-01T00:00:00.000Z" }
+    AskedCall {
+        caller,
+        contract,
+        arguments,
+        claimed,
+        at: "2026-01-01T00:00:00.000Z",
+        history: None,
+    }
 }
 
 fn on() -> FeatureFlags {

@@ -43,6 +43,10 @@ pub(super) struct BoundTool {
     pub(super) slice: Arc<Slice>,
     /// The groups of the rules in which the tool is.
     pub(super) groups: Vec<String>,
+    /// The windows that its rules read.
+    pub(super) reading: BTreeSet<String>,
+    /// The windows that count its calls.
+    pub(super) counting: Vec<String>,
     /// The types of its arguments, if a rule names the tool.
     pub(super) arguments: Option<ArgumentTypes>,
     /// Why the rules do not fit the tool.
@@ -88,6 +92,8 @@ impl BoundRules {
                 digest: tool.digest.to_owned(),
                 slice: Arc::clone(slice),
                 groups: groups.map(|(name, _)| name.clone()).collect(),
+                reading: set.windows.read_by(&slice.reads),
+                counting: set.windows.counting(id),
                 arguments,
                 failure: failure.map(ToString::to_string),
                 findings,
@@ -230,7 +236,7 @@ fn typed_rules(set: &RuleSet, contract: &ToolContract) -> Typed {
     let id = contract.tool_id.as_str();
     let arguments = ArgumentTypes::of(&contract.input_schema);
     let rules = set.by_tool.get(id).map(Vec::as_slice).unwrap_or_default();
-    let schema = schema::of_tool(contract, &arguments, &set.mentioned(rules));
+    let schema = schema::of_tool(contract, &arguments, &set.windows, &set.mentioned(rules));
     let found = set.validate(rules, schema, &arguments.names());
     let findings = found.into_iter().map(|finding| {
         let left_out = arguments.left_out.iter().find(|(pointer, _)| {

@@ -5,6 +5,7 @@
 use std::collections::HashMap;
 
 use serde_json::Value;
+use toolbooth_contracts::history::seen;
 use toolbooth_contracts::trust::TrustLevel;
 use toolbooth_contracts::{CallContext, Identity};
 
@@ -49,12 +50,13 @@ impl BoundRules {
             agent_id: told.claimed.agent_id.clone(),
             phase_id: told.claimed.phase_id.clone(),
             epic_id: told.claimed.epic_id.clone(),
+            session_id: told.claimed.session_id.clone(),
             turn_index: told.claimed.turn_index,
             ..CallContext::default()
         };
         let arguments = Value::Object(told.args.clone());
         let word = TrustLevel::parse(&tool.contract.policy.trust_level);
-        let applying = self.applying(&Question {
+        let question = Question {
             caller: &identity,
             contract: tool.contract,
             arguments: &arguments,
@@ -62,19 +64,31 @@ impl BoundRules {
             grants: &grants,
             trust: told.trust.or(word).unwrap_or(TrustLevel::Untrusted),
             at: told.at.as_deref().unwrap_or(TIME),
-        });
-        let (rules, decision, why) = match &applying {
-            Ok(applying) => {
+            history: None,
+        };
+        let windows = self.windows(&question).unwrap_or_default();
+        let counted = self.counted(&question);
+        let own = counted.as_deref().unwrap_or_default();
+        let history = seen(&windows, own, &told.earlier());
+        let applying = self.applying(&Question { history: Some(&history), ..question });
+        let (rules, decision, why) = match (&applying, &counted) {
+            (Ok(_), Err(uncountable)) => {
+                let rule = format!("`history.{}`", uncountable.window);
+                (Vec::new(), Decision::Deny, format!("by {rule} ({})", uncountable.reason))
+            }
+            (Ok(applying), Ok(_)) => {
                 let all = applying.permits.iter().chain(&applying.forbids);
                 let rules: Vec<&str> = all.map(|i| self.set.rule(*i).id()).collect();
                 let (decision, why) = match applying.verdict(&self.set) {
                     Verdict::Permit { rule, approval: None } => (Decision::Permit, rule),
                     Verdict::Permit { approval: Some(need), .. } => (Decision::Approval, need.rule),
                     Verdict::Deny { rule, .. } => (Decision::Deny, rule),
+                    // The windows are given.
+                    Verdict::Depends(_) => (Decision::Error, "history".to_owned()),
                 };
                 (rules, decision, format!("by `{why}`"))
             }
-            Err(error) => (Vec::new(), Decision::Error, format!("({error})")),
+            (Err(error), _) => (Vec::new(), Decision::Error, format!("({error})")),
         };
         if let Some(expected) = told.decision.filter(|expected| *expected != decision) {
             let (expected, decision) = (expected.as_str(), decision.as_str());

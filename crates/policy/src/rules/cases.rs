@@ -2,11 +2,15 @@
 //!
 //! Doc: policy.md#cases
 
+use std::collections::BTreeMap;
+
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use toolbooth_contracts::Identity;
+use toolbooth_contracts::history::{Amount, History, WindowSeen};
 use toolbooth_contracts::trust::TrustLevel;
 
+use super::history::HistoryWindows;
 use super::source::RULE_FILE_BYTES_MAX;
 use crate::caller::Grant;
 use crate::rule_finding::{Place, RuleCode, RuleFinding};
@@ -42,6 +46,9 @@ pub(super) struct Told {
     pub(super) claimed: Claimed,
     #[serde(default)]
     pub(super) at: Option<String>,
+    /// The earlier calls in windows, by the names of the windows.
+    #[serde(default)]
+    pub(super) history: BTreeMap<String, Earlier>,
     #[serde(default)]
     pub(super) decision: Option<Decision>,
     /// Rules that apply.
@@ -63,7 +70,34 @@ pub(super) struct Claimed {
     pub(super) agent_id: Option<String>,
     pub(super) phase_id: Option<String>,
     pub(super) epic_id: Option<String>,
+    pub(super) session_id: Option<String>,
     pub(super) turn_index: Option<u64>,
+}
+
+/// The earlier calls in a window.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Earlier {
+    pub(super) count: u64,
+    /// A number with at most four digits after the point.
+    pub(super) sum: Amount,
+    /// Milliseconds since the last of them; absent = 0, if there is one.
+    pub(super) since_ms: Option<i64>,
+}
+
+impl Earlier {
+    /// Returns the earlier calls as rules see them.
+    fn seen(&self) -> WindowSeen {
+        let since_ms = self.since_ms.or((self.count > 0).then_some(0));
+        WindowSeen { count: self.count, sum: self.sum.ten_thousandths().into(), since_ms }
+    }
+}
+
+impl Told {
+    /// Returns the earlier calls in all windows.
+    pub(super) fn earlier(&self) -> History {
+        self.history.iter().map(|(name, earlier)| (name.clone(), earlier.seen())).collect()
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -87,7 +121,12 @@ impl Decision {
 }
 
 /// Reads a file of cases; what is wrong goes to `findings`.
-pub(super) fn read(name: &str, text: &str, findings: &mut Vec<RuleFinding>) -> Vec<Case> {
+pub(super) fn read(
+    name: &str,
+    text: &str,
+    windows: &HistoryWindows,
+    findings: &mut Vec<RuleFinding>,
+) -> Vec<Case> {
     #[derive(Deserialize)]
     #[serde(deny_unknown_fields)]
     struct File {
@@ -121,6 +160,8 @@ pub(super) fn read(name: &str, text: &str, findings: &mut Vec<RuleFinding>) -> V
             findings.push(finding.hint("write `decision`, `match` or `not_match`"));
         } else if Identity::named(&told.caller).is_none() {
             findings.push(of(format!("has a caller that is no name: `{}`", told.caller)));
+        } else if let Some(other) = told.history.keys().find(|own| !windows.has(own)) {
+            findings.push(of(format!("names a window that is not declared: `{other}`")));
         } else if let Some(grant) = told.grants.iter().find(|grant| Grant::parse(grant).is_err()) {
             findings.push(of(format!("has a grant that is none: `{grant}`")));
         } else {

@@ -4,9 +4,13 @@
 
 use std::sync::Arc;
 
+use toolbooth_contracts::history::CountedIn;
+
 use super::bind::BoundRules;
 use super::set::RuleSet;
-use crate::engine::{Binding, EngineTool, ItemQuestion, PolicyEngine, Question, Verdict};
+use crate::engine::{
+    Binding, EngineTool, ItemQuestion, PolicyEngine, Question, Uncountable, Verdict,
+};
 use crate::error::EngineError;
 
 /// Binds rules to tools, and tells how they fit. What `before` has bound is kept for the tools that have
@@ -50,8 +54,17 @@ impl PolicyEngine for BoundRules {
         trace: Option<&mut Vec<String>>,
     ) -> Result<Verdict, EngineError> {
         let applying = self.applying(question)?;
-        self.trace(&applying, trace);
-        Ok(applying.verdict(&self.set))
+        self.trace(question, &applying, trace);
+        let Some(windows) = self.windows(question) else {
+            return Ok(applying.verdict(&self.set));
+        };
+        let may_permit = self.permits_by_history(question);
+        let denial = applying.denial(&self.set, may_permit);
+        Ok(denial.unwrap_or(Verdict::Depends(windows)))
+    }
+
+    fn counted(&self, question: &Question<'_>) -> Result<Vec<CountedIn>, Uncountable> {
+        BoundRules::counted(self, question)
     }
 
     fn judge_item(&self, question: &ItemQuestion<'_>) -> Result<Verdict, EngineError> {

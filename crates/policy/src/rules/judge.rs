@@ -2,15 +2,19 @@
 //!
 //! Path: 5. Doc: policy.md#rules
 
+use std::collections::BTreeMap;
+
 use cedar_policy::{Context, Entities, Entity, Request, RestrictedExpression};
+use toolbooth_contracts::history::{CountedIn, WindowName};
 use toolbooth_contracts::{CallContext, Identity};
 
 use super::bind::{BoundRules, BoundTool};
 use super::entities;
+use super::history::HISTORY;
 use super::reads::Reads;
 use super::slice::{Applying, Slice};
 use crate::caller::Grant;
-use crate::engine::{ItemQuestion, Question};
+use crate::engine::{ItemQuestion, Question, Uncountable};
 use crate::error::EngineError;
 
 impl BoundRules {
@@ -28,8 +32,37 @@ impl BoundRules {
             let arguments = converted.map_err(|error| EngineError(error.to_string()))?;
             parts.push(("args".to_owned(), arguments));
         }
+        if let Some(history) = question.history.filter(|_| !tool.reading.is_empty()) {
+            let windows = self.set.windows.context(&tool.reading, history)?;
+            parts.push((HISTORY.to_owned(), windows));
+        }
         let entities = tool.entities(question)?;
-        self.ask(&tool.slice, question.caller, question.grants, entities, parts)
+        let has_history = question.history.is_some();
+        let Question { caller, grants, .. } = question;
+        self.ask(&tool.slice, caller, grants, entities, parts, has_history)
+    }
+
+    /// Returns the windows that the rules of the tool read, by their names, if they are not known yet.
+    pub(super) fn windows(&self, question: &Question<'_>) -> Option<BTreeMap<String, WindowName>> {
+        let tool = self.tools.get(question.contract.tool_id.as_str())?;
+        let is_open = question.history.is_none() && !tool.reading.is_empty();
+        let caller = &question.caller.name;
+        is_open.then(|| self.set.windows.of_call(&tool.reading, caller, question.claimed))
+    }
+
+    /// Whether a rule of the tool permits by windows over earlier calls.
+    pub(super) fn permits_by_history(&self, question: &Question<'_>) -> bool {
+        let tool = self.tools.get(question.contract.tool_id.as_str());
+        tool.is_some_and(|tool| tool.slice.permits_by_history(&self.set))
+    }
+
+    /// Returns the windows that count a call.
+    pub(super) fn counted(&self, question: &Question<'_>) -> Result<Vec<CountedIn>, Uncountable> {
+        let Some(tool) = self.tools.get(question.contract.tool_id.as_str()) else {
+            return Ok(Vec::new());
+        };
+        let Question { caller, claimed, arguments, .. } = question;
+        self.set.windows.counted(&tool.counting, &caller.name, claimed, arguments)
     }
 
     fn ask(
@@ -39,6 +72,7 @@ impl BoundRules {
         grants: &[Grant],
         [resource, action]: [Entity; 2],
         parts: Vec<(String, RestrictedExpression)>,
+        has_history: bool,
     ) -> Result<Applying, EngineError> {
         let told = |error: &dyn std::error::Error| EngineError(error.to_string());
         let caller = entities::caller(caller, grants)?;
@@ -47,7 +81,7 @@ impl BoundRules {
             .map_err(|error| told(&error))?;
         let entities = Entities::from_entities([caller, resource, action], None)
             .map_err(|error| told(&error))?;
-        slice.applying(&self.set, &request, &entities)
+        slice.applying(&self.set, &request, &entities, has_history)
     }
 
     /// Returns the rules that apply to a request for a prompt, a resource or a template.
@@ -57,12 +91,20 @@ impl BoundRules {
     ) -> Result<Applying, EngineError> {
         let parts = context(&self.items.reads, question.claimed, question.at)?;
         let entities = entities::item(question.item)?;
-        self.ask(&self.items, question.caller, question.grants, entities, parts)
+        self.ask(&self.items, question.caller, question.grants, entities, parts, false)
     }
 
-    /// Adds the rules that apply to a trace.
-    pub(super) fn trace(&self, applying: &Applying, trace: Option<&mut Vec<String>>) {
+    /// Adds the rules that apply to a trace, and the windows that they have read.
+    pub(super) fn trace(
+        &self,
+        question: &Question<'_>,
+        applying: &Applying,
+        trace: Option<&mut Vec<String>>,
+    ) {
         let Some(trace) = trace else { return };
+        if let Some(history) = question.history {
+            trace.extend(self.set.windows.told(history));
+        }
         let told = |rules: &[usize], verb: &str| -> Vec<String> {
             let rules = rules.iter().map(|index| self.set.rule(*index));
             let told = rules.map(|rule| match &rule.annotations.owner {

@@ -8,6 +8,7 @@ mod case_run;
 mod cases;
 mod engine;
 mod entities;
+mod history;
 mod judge;
 mod numbers;
 #[cfg(test)]
@@ -21,5 +22,6 @@ mod source;
 #[cfg(test)]
 mod tests;
 
+pub use history::{HistoryWindow, HistoryWindows, Within};
 pub use set::RuleSet;
 pub use source::{RULE_FILE_BYTES_MAX, RuleFile};

@@ -17,10 +17,14 @@ pub(super) fn whole(number: &Number) -> Option<i64> {
     (scaled % SCALE == 0).then(|| i64::try_from(scaled / SCALE).ok())?
 }
 
+/// Returns a number in ten thousandths; `None` if it has further digits or is too large.
+pub(super) fn ten_thousandths(number: &Number) -> Option<i64> {
+    i64::try_from(scaled(&number.to_string())?).ok()
+}
+
 /// Returns a number as a decimal, such as `1.5000`; `None` if it has further digits or is too large.
 pub(super) fn decimal(number: &Number) -> Option<String> {
-    let scaled = scaled(&number.to_string())?;
-    i64::try_from(scaled).ok()?;
+    let scaled = ten_thousandths(number)?;
     let sign = if scaled < 0 { "-" } else { "" };
     let (ones, rest) = (scaled.unsigned_abs() / 10_000, scaled.unsigned_abs() % 10_000);
     Some(format!("{sign}{ones}.{rest:04}"))

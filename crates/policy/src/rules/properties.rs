@@ -14,7 +14,7 @@ use toolbooth_contracts::{CallContext, Guard, Identity};
 
 use super::bind::BoundRules;
 use super::source::RuleFile;
-use super::{RuleSet, entities};
+use super::{HistoryWindows, RuleSet, entities};
 use crate::engine::{EngineTool, PolicyEngine, Question, Verdict};
 use crate::error::EngineError;
 
@@ -94,7 +94,8 @@ fn rule() -> impl Strategy<Value = RandomRule> {
 
 fn set(rules: &[RandomRule]) -> Arc<RuleSet> {
     let text = rules.iter().enumerate().map(|(id, rule)| rule.text(id)).collect();
-    RuleSet::read(&[RuleFile { name: "r.cedar".into(), text, cases: None }]).unwrap()
+    let file = RuleFile { name: "r.cedar".into(), text, cases: None };
+    RuleSet::read(&[file], &HistoryWindows::default()).unwrap()
 }
 
 /// All questions, with the rules' answers.
@@ -124,6 +125,7 @@ fn questions<T>(tools: &[ToolContract], mut judge: impl FnMut(&Question<'_>) -> 
                     trust: TrustLevel::Trusted,
                     claimed: &CallContext::default(),
                     at: "2026-01-01T00:00:00.000Z",
+                    history: None,
                 }));
             }
         }
@@ -134,7 +136,7 @@ fn questions<T>(tools: &[ToolContract], mut judge: impl FnMut(&Question<'_>) -> 
 /// How much an answer allows: nothing, with an approval (the stricter the less), everything.
 fn allows(answer: &Result<Verdict, EngineError>) -> usize {
     match answer {
-        Err(_) | Ok(Verdict::Deny { .. }) => 0,
+        Err(_) | Ok(Verdict::Deny { .. } | Verdict::Depends(_)) => 0,
         Ok(Verdict::Permit { approval: Some(need), .. }) => 3 - need.by as usize,
         Ok(Verdict::Permit { approval: None, .. }) => 4,
     }

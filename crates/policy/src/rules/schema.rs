@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 use toolbooth_contracts::contract::ToolContract;
 
 use super::arguments::ArgumentTypes;
+use super::history::{HISTORY, HistoryWindows};
 use super::scope::{Group, READ_RESOURCES, TOOL, USE_PROMPTS, action_of};
 use crate::error::EngineError;
 
@@ -19,11 +20,12 @@ const ANY_TOOL: &str = "*";
 pub(super) fn of_tool(
     contract: &ToolContract,
     arguments: &ArgumentTypes,
+    windows: &HistoryWindows,
     mentioned: &BTreeSet<String>,
 ) -> Result<Schema, EngineError> {
     let groups =
         mentioned.iter().filter(|name| Group::parse(name).is_some_and(|group| group.has(contract)));
-    let mut context = context();
+    let mut context = context_of_tools(windows);
     context.insert("args".to_owned(), arguments.record.cedar());
     let own = action(groups, &["Tool"], context);
     compose(mentioned, [(action_of(contract.tool_id.as_str()), own)])
@@ -31,13 +33,17 @@ pub(super) fn of_tool(
 
 /// Returns the schema for rules that name no tool, in which a tool is in every group or in none. Their
 /// context has no arguments.
-pub(super) fn of_any(mentioned: &BTreeSet<String>, in_groups: bool) -> Result<Schema, EngineError> {
+pub(super) fn of_any(
+    windows: &HistoryWindows,
+    mentioned: &BTreeSet<String>,
+    in_groups: bool,
+) -> Result<Schema, EngineError> {
     let groups = mentioned.iter().filter(|name| in_groups && Group::parse(name).is_some());
     let none = || std::iter::empty::<&String>();
     compose(
         mentioned,
         [
-            (ANY_TOOL.to_owned(), action(groups, &[TOOL], context())),
+            (ANY_TOOL.to_owned(), action(groups, &[TOOL], context_of_tools(windows))),
             (USE_PROMPTS.to_owned(), action(none(), &["Prompt"], context())),
             (READ_RESOURCES.to_owned(), action(none(), &["Resource"], context())),
         ],
@@ -56,6 +62,15 @@ fn context() -> Map<String, Value> {
     });
     let time = json!({ "type": "Extension", "name": "datetime" });
     Map::from_iter([("claimed".to_owned(), claimed), ("time".to_owned(), time)])
+}
+
+/// Returns the parts of the context that every question about a tool has.
+fn context_of_tools(windows: &HistoryWindows) -> Map<String, Value> {
+    let mut context = context();
+    if !windows.is_empty() {
+        context.insert(HISTORY.to_owned(), windows.cedar());
+    }
+    context
 }
 
 fn action<'g>(

@@ -12,6 +12,7 @@ use sha2::{Digest, Sha256};
 use toolbooth_contracts::id::nearest;
 
 use super::cases::{self, Case};
+use super::history::HistoryWindows;
 use super::reads::Reads;
 use super::schema;
 use super::scope::Group;
@@ -27,6 +28,8 @@ const STACK_BYTES: usize = 256 << 20;
 pub struct RuleSet {
     pub(super) rules: Vec<Rule>,
     pub(super) cases: Vec<Case>,
+    /// The windows over earlier calls that rules can read.
+    pub(super) windows: HistoryWindows,
     by_id: HashMap<String, usize>,
     /// The rules that name a tool.
     pub(super) by_tool: HashMap<String, Vec<usize>>,
@@ -39,15 +42,18 @@ pub struct RuleSet {
 }
 
 impl RuleSet {
-    /// Reads a set of rules, and validates those that name no tool.
+    /// Reads a set of rules, which can read these windows, and validates those that name no tool.
     ///
     /// # Errors
     /// All findings, if one of them is an error.
-    pub fn read(files: &[RuleFile]) -> Result<Arc<Self>, Vec<RuleFinding>> {
+    pub fn read(
+        files: &[RuleFile],
+        windows: &HistoryWindows,
+    ) -> Result<Arc<Self>, Vec<RuleFinding>> {
         // The language reads nested conditions by recursion.
         std::thread::scope(|scope| {
             let builder = std::thread::Builder::new().stack_size(STACK_BYTES);
-            let reading = builder.spawn_scoped(scope, || Self::read_here(files));
+            let reading = builder.spawn_scoped(scope, || Self::read_here(files, windows));
             reading.ok().and_then(|reading| reading.join().ok())
         })
         .unwrap_or_else(|| {
@@ -56,13 +62,16 @@ impl RuleSet {
         })
     }
 
-    fn read_here(files: &[RuleFile]) -> Result<Arc<Self>, Vec<RuleFinding>> {
+    fn read_here(
+        files: &[RuleFile],
+        windows: &HistoryWindows,
+    ) -> Result<Arc<Self>, Vec<RuleFinding>> {
         let mut findings = Vec::new();
         let (mut rules, mut cases) = (Vec::new(), Vec::new());
         for file in files {
             rules.extend(source::rules(file, &mut findings));
             if let Some((name, text)) = &file.cases {
-                cases.extend(cases::read(name, text, &mut findings));
+                cases.extend(cases::read(name, text, windows, &mut findings));
             }
         }
         if rules.len() > RULES_MAX {
@@ -90,6 +99,17 @@ impl RuleSet {
             for name in &rule.actions {
                 groups.extend(Group::parse(name).map(|group| (name.clone(), group)));
             }
+            if let Some((window, claim)) = windows.claimed(&windows.read_by(&rule.reads)) {
+                let message = format!(
+                    "`{}` reads the window `{window}`, which counts by the {claim} that the agent \
+                     states",
+                    rule.id()
+                );
+                findings.push(
+                    RuleFinding::new(RuleCode::ClaimedContext, rule.place.clone(), message)
+                        .hint("an agent that states another one begins a new window"),
+                );
+            }
             let claims = rule.reads.of("claimed").is_some();
             if claims && !rule.forbids {
                 let message =
@@ -102,9 +122,10 @@ impl RuleSet {
             }
         }
         let texts = files.iter().map(|file| (file.name.clone(), file.text.clone())).collect();
-        let version = version(files);
-        let warnings = Vec::new();
-        let mut set = Self { rules, cases, by_id, by_tool, groups, texts, warnings, version };
+        let version = version(files, windows);
+        let (warnings, windows) = (Vec::new(), windows.clone());
+        let mut set =
+            Self { rules, cases, windows, by_id, by_tool, groups, texts, warnings, version };
         if !findings.iter().any(|finding| finding.code.is_error()) {
             findings.extend(set.general_findings());
         }
@@ -154,7 +175,8 @@ impl RuleSet {
             (0..self.rules.len()).filter(|index| self.rule(*index).scope.is_general()).collect();
         let mentioned = self.mentioned(&general);
         let [grouped, others] = [true, false]
-            .map(|in_groups| self.validate(&general, schema::of_any(&mentioned, in_groups), &[]));
+            .map(|in_groups| schema::of_any(&self.windows, &mentioned, in_groups))
+            .map(|schema| self.validate(&general, schema, &[]));
         let mut findings: Vec<RuleFinding> = Vec::new();
         for finding in grouped.iter().chain(&others) {
             let is =
@@ -210,7 +232,8 @@ impl RuleSet {
             let place = self.place(error.policy_id().as_ref(), error);
             let message = sentence(&error.to_string());
             let unknown = between(&message, "attribute `", "`");
-            let near = unknown.and_then(|name| nearest(name, arguments.iter().copied()));
+            let known = arguments.iter().copied().chain(self.windows.names());
+            let near = unknown.and_then(|name| nearest(name, known));
             let help = near
                 .map(|near| format!("is `{near}` meant?"))
                 .or_else(|| error.help().map(|help| help.to_string()));
@@ -253,7 +276,8 @@ impl RuleSet {
 /// Returns the finding of a general rule with the correction that fits it.
 fn about_items(finding: RuleFinding) -> RuleFinding {
     let has = |text: &str| finding.message.contains(text);
-    match has("type `Prompt`") || has("type `Resource`") {
+    let about_items = ["type `Prompt`", "type `Resource`", "use:prompts", "read:resources"];
+    match about_items.into_iter().any(has) {
         true => finding.hint(
             "the rule is about prompts and resources too; write `resource is Tool` in its scope",
         ),
@@ -273,8 +297,9 @@ fn between<'t>(text: &'t str, before: &str, after: &str) -> Option<&'t str> {
     text.split_once(before)?.1.split_once(after).map(|(inner, _)| inner)
 }
 
-/// Returns the digest of the files: of their names, rules and cases, each with its length.
-fn version(files: &[RuleFile]) -> String {
+/// Returns the digest of the files: of their names, rules and cases, each with its length, and of the
+/// windows.
+fn version(files: &[RuleFile], windows: &HistoryWindows) -> String {
     let mut hasher = Sha256::new();
     for file in files {
         let (name, cases) = file.cases.as_ref().map_or(("", ""), |(name, text)| (name, text));
@@ -283,5 +308,6 @@ fn version(files: &[RuleFile]) -> String {
             hasher.update(part);
         }
     }
+    windows.hash(&mut hasher);
     HEXLOWER.encode(&hasher.finalize())
 }

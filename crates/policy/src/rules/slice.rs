@@ -6,6 +6,7 @@ use std::sync::OnceLock;
 
 use cedar_policy::{Authorizer, Entities, PolicySet, Request, Response};
 
+use super::history::HISTORY;
 use super::reads::Reads;
 use super::set::RuleSet;
 use crate::engine::{ApprovalNeed, Verdict};
@@ -24,8 +25,37 @@ pub(super) struct Slice {
 /// Permits and forbids, evaluated separately, so that all that apply are known.
 #[derive(Debug)]
 struct Sets {
+    plain: Pair,
+    /// Those that read windows over earlier calls.
+    historic: Pair,
+}
+
+#[derive(Debug)]
+struct Pair {
     permits: PolicySet,
     forbids: PolicySet,
+}
+
+impl Pair {
+    /// Adds the rules that apply.
+    fn apply(
+        &self,
+        set: &RuleSet,
+        request: &Request,
+        entities: &Entities,
+        applying: &mut Applying,
+    ) -> Result<(), EngineError> {
+        let of = |policies: &PolicySet| match policies.is_empty() {
+            true => Ok(Vec::new()),
+            false => {
+                let answer = Authorizer::new().is_authorized(request, policies, entities);
+                satisfied(set, &answer)
+            }
+        };
+        applying.permits.extend(of(&self.permits)?);
+        applying.forbids.extend(of(&self.forbids)?);
+        Ok(())
+    }
 }
 
 /// The rules that apply to a question, by their indices.
@@ -46,7 +76,7 @@ impl Slice {
         Self { reads: set.reads(&rules), rules, fits: false, sets: OnceLock::new() }
     }
 
-    /// Returns the rules that apply.
+    /// Returns the rules that apply; of those that read windows only if they are known.
     ///
     /// # Errors
     /// Where a rule cannot be evaluated.
@@ -55,28 +85,39 @@ impl Slice {
         set: &RuleSet,
         request: &Request,
         entities: &Entities,
+        has_history: bool,
     ) -> Result<Applying, EngineError> {
         let sets = self.sets.get_or_init(|| {
-            let of = |forbids| {
+            let of = |historic, forbids| {
                 let own = self.rules.iter().map(|index| set.rule(*index));
-                let own = own.filter(|rule| rule.forbids == forbids);
+                let own = own.filter(|rule| {
+                    rule.forbids == forbids && rule.reads.of(HISTORY).is_some() == historic
+                });
                 let policies = own.map(|rule| match self.fits {
                     true => rule.unscoped.clone(),
                     false => rule.policy.clone(),
                 });
                 PolicySet::from_policies(policies).map_err(|error| EngineError(error.to_string()))
             };
-            Ok(Sets { permits: of(false)?, forbids: of(true)? })
+            let pair =
+                |historic| Ok(Pair { permits: of(historic, false)?, forbids: of(historic, true)? });
+            Ok(Sets { plain: pair(false)?, historic: pair(true)? })
         });
         let sets = sets.as_ref().map_err(Clone::clone)?;
-        let of = |policies: &PolicySet| match policies.is_empty() {
-            true => Ok(Vec::new()),
-            false => {
-                let answer = Authorizer::new().is_authorized(request, policies, entities);
-                satisfied(set, &answer)
-            }
-        };
-        Ok(Applying { permits: of(&sets.permits)?, forbids: of(&sets.forbids)? })
+        let mut applying = Applying::default();
+        sets.plain.apply(set, request, entities, &mut applying)?;
+        if has_history {
+            sets.historic.apply(set, request, entities, &mut applying)?;
+            applying.permits.sort_unstable();
+            applying.forbids.sort_unstable();
+        }
+        Ok(applying)
+    }
+
+    /// Whether one of the rules permits by windows over earlier calls.
+    pub(super) fn permits_by_history(&self, set: &RuleSet) -> bool {
+        let mut rules = self.rules.iter().map(|index| set.rule(*index));
+        rules.any(|rule| !rule.forbids && rule.reads.of(HISTORY).is_some())
     }
 }
 
@@ -91,6 +132,20 @@ fn satisfied(set: &RuleSet, answer: &Response) -> Result<Vec<usize>, EngineError
 }
 
 impl Applying {
+    /// Returns the verdict, if rules that read windows cannot change it: a denial. `may_permit`: whether
+    /// such a rule may permit the call.
+    pub(super) fn denial(&self, set: &RuleSet, may_permit: bool) -> Option<Verdict> {
+        match self.verdict(set) {
+            Verdict::Deny { .. } if self.permits.is_empty() && may_permit => {
+                let forbids = self.forbids.iter().map(|index| set.rule(*index));
+                let is_denied = forbids.filter(|rule| rule.approval().is_none()).count() > 0;
+                is_denied.then(|| self.verdict(set))
+            }
+            denial @ Verdict::Deny { .. } => Some(denial),
+            _ => None,
+        }
+    }
+
     /// Returns the verdict. A forbid beats every permit. A forbid with `@approval` asks for an approval
     /// instead, and a permit with `@approval` does where no other permit applies.
     pub(super) fn verdict(&self, set: &RuleSet) -> Verdict {

@@ -1,10 +1,13 @@
 //! Tests of rules: what is refused and where, what is decided, and what happens as tools change.
 
+mod history;
+
 use std::sync::Arc;
 
 use serde_json::{Value, json};
 use toolbooth_contracts::approval::Approvers;
 use toolbooth_contracts::contract::ToolContract;
+use toolbooth_contracts::history::History;
 use toolbooth_contracts::port::ItemKind;
 use toolbooth_contracts::trust::TrustLevel;
 use toolbooth_contracts::{CallContext, Guard, Identity};
@@ -46,12 +49,13 @@ fn file(text: &str) -> RuleFile {
 }
 
 fn set(text: &str) -> Arc<RuleSet> {
-    RuleSet::read(&[file(text)]).unwrap_or_else(|findings| panic!("{findings:?}"))
+    RuleSet::read(&[file(text)], &HistoryWindows::default())
+        .unwrap_or_else(|findings| panic!("{findings:?}"))
 }
 
 /// The findings of a set that is not accepted, or that does not fit the tools.
 fn findings(text: &str) -> Vec<String> {
-    let found = match RuleSet::read(&[file(text)]) {
+    let found = match RuleSet::read(&[file(text)], &HistoryWindows::default()) {
         Err(findings) => findings,
         Ok(set) => bind(&set, &[pay(), read()]).findings,
     };
@@ -89,7 +93,11 @@ impl Ask {
     }
 
     fn of(self, engine: &dyn PolicyEngine) -> Result<Verdict, EngineError> {
-        engine.judge(&Question {
+        engine.judge(&self.question(None))
+    }
+
+    fn question<'q>(&'q self, history: Option<&'q History>) -> Question<'q> {
+        Question {
             caller: &self.caller,
             grants: &self.grants,
             contract: &self.tool,
@@ -97,13 +105,17 @@ impl Ask {
             trust: TrustLevel::Trusted,
             claimed: &self.claimed,
             at: self.at,
-        })
+            history,
+        }
     }
 }
 
 /// The rule that decides, with `+`, `-` or `!` and the rule that asks for an approval.
 fn decided(verdict: Result<Verdict, EngineError>) -> String {
     match verdict {
+        Ok(Verdict::Depends(windows)) => {
+            format!("?{}", windows.into_keys().collect::<Vec<_>>().join(","))
+        }
         Ok(Verdict::Permit { rule, approval: None }) => format!("+{rule}"),
         Ok(Verdict::Permit { rule, approval: Some(need) }) => {
             format!("+{rule} {} {:?}", need.rule, need.by)
@@ -345,7 +357,7 @@ fn rules_that_are_nested_too_deeply_are_refused() {
     let of = |condition: &str| {
         let text =
             format!("@id(\"a\") permit (principal, action, resource) when {{ {condition} }};");
-        RuleSet::read(&[file(&text)])
+        RuleSet::read(&[file(&text)], &HistoryWindows::default())
     };
     // The deepest that are read are judged, also with a small stack.
     let chain = |count: usize| format!("true{}", " && true".repeat(count));
@@ -465,10 +477,11 @@ fn cases_are_run_when_the_rules_are_loaded() {
                  @id(\"guests\") @approval(\"one\") forbid (principal in Group::\"guests\", action, resource);\n";
     let run = |cases: &str| -> Vec<String> {
         let cases = Some(("main.cases.toml".to_owned(), cases.to_owned()));
-        let found = match RuleSet::read(&[RuleFile { cases, ..file(rules) }]) {
-            Err(findings) => findings,
-            Ok(set) => bind(&set, &[pay(), read()]).findings,
-        };
+        let found =
+            match RuleSet::read(&[RuleFile { cases, ..file(rules) }], &HistoryWindows::default()) {
+                Err(findings) => findings,
+                Ok(set) => bind(&set, &[pay(), read()]).findings,
+            };
         found.iter().map(|finding| format!("{} {finding}", finding.code.as_str())).collect()
     };
     let good = "[[case]]\nname = \"small\"\ntool = \"pay.send\"\nargs = { cents = 100 }\n\

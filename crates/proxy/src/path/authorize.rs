@@ -31,6 +31,7 @@ pub(super) fn authorize(state: &ProxyState, guarded: Guarded) -> Result<Authoriz
         arguments: arguments.tree(),
         claimed: &trail.context,
         at: &at,
+        history: None,
     };
     match policy.authorize(access, &call) {
         Ok(permit) => {

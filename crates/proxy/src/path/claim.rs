@@ -19,6 +19,7 @@ use toolbooth_registry::RegisteredTool;
 
 use super::approval::{self, Unapproved};
 use super::authorize::Authorized;
+use super::history::CallJudge;
 use super::keys;
 use super::resolve::FoundTool;
 use crate::entry::Refused;
@@ -100,6 +101,8 @@ pub(super) async fn claim(
     if keys.ignored && found.entered.trail.warnings.iter().all(is_new) {
         found.entered.trail.warnings.push("key-ignored".to_owned());
     }
+    let judge = permit.windows().map(|_| CallJudge::new(state, &found, &arguments));
+    let mut need = permit.approval().cloned();
     let patience = Duration::from_millis(contract.policy.timeout_ms);
     let until = found.entered.deadline.unwrap_or_else(|| state.parts.clock.monotonic() + patience);
     loop {
@@ -110,7 +113,10 @@ pub(super) async fn claim(
             return Err(Refused::new(found.entered.trail, ErrorCode::Timeout).into());
         }
         let trail = &found.entered.trail;
-        let request = claim_request(state, trail, &found.tool, &permit, &arguments, &keys);
+        let mut request = claim_request(state, trail, &found.tool, &permit, &keys);
+        request.approval =
+            need.as_ref().map(|need| approval::request(state, need, &arguments, &request.at));
+        request.history = judge.as_ref().zip(permit.windows()).map(|(j, own)| j.question(own));
         let notice = approval::notice(state, &request);
         let claimed = match state.parts.ledger.claim(request).await {
             Ok(claimed) => claimed,
@@ -118,10 +124,29 @@ pub(super) async fn claim(
         };
         let (receipt_id, settled) = match claimed {
             Claimed::Fresh(claim) => {
+                if let Some(Ok(permit)) = judge.and_then(|judge| judge.take()) {
+                    found.entered.trail.decision = Some(permit.summary());
+                }
                 let forwarded_key = claim.key().map(str::to_owned).or(keys.forwarded);
                 return Ok(ClaimedCall { found, claim, arguments, forwarded_key, _stage: () });
             }
             Claimed::InFlight { receipt_id, settled } => (receipt_id, settled),
+            Claimed::Denied | Claimed::OtherApproval => {
+                match judge.as_ref().and_then(|judge| judge.take()) {
+                    // Asked again with the approval that the windows call for.
+                    Some(Ok(permit)) => {
+                        need = permit.approval().cloned();
+                        continue;
+                    }
+                    Some(Err(denial)) => {
+                        return Err(Refused::denied(found.entered.trail, denial).into());
+                    }
+                    None => {
+                        let trail = found.entered.trail;
+                        return Err(Refused::new(trail, ErrorCode::PolicyDenied).into());
+                    }
+                }
+            }
             Claimed::ApprovalRequired { approval_id } => {
                 // Those who decide are told once.
                 let is_new = |notice: &ApprovalNotice| notice.approval_id == approval_id;
@@ -130,7 +155,7 @@ pub(super) async fn claim(
                 {
                     notifier.requested(notice);
                 }
-                let approvers = permit.approval().map(|need| need.by).unwrap_or_default();
+                let approvers = need.map(|need| need.by).unwrap_or_default();
                 let unapproved = Unapproved { entered: found.entered, approval_id, approvers };
                 return Err(NotClaimed::Unapproved(Box::new(unapproved)));
             }
@@ -177,7 +202,6 @@ fn claim_request(
     trail: &CallTrail,
     tool: &RegisteredTool,
     permit: &Permit,
-    arguments: &GuardedArguments,
     keys: &keys::Keys,
 ) -> ClaimRequest {
     let parts = &state.parts;
@@ -202,7 +226,9 @@ fn claim_request(
         args_digest: trail.args_digest.clone().unwrap_or_default(),
         older_args_digests: trail.older_args_digests.clone(),
         charges: permit.charges().to_vec(),
-        approval: permit.approval().map(|need| approval::request(state, need, arguments, &at)),
+        approval: None,
+        counted: permit.counted().to_vec(),
+        history: None,
         policy_version: trail.policy_version.clone(),
         dispatched: trail.event(AuditEventKind::ToolDispatched, &at),
         at,
@@ -244,7 +270,8 @@ fn stopped(found: FoundTool, claimed: Claimed) -> Stop {
         Claimed::Conflict { receipt_id } => {
             at_receipt(trail, ErrorCode::IdempotencyConflict, receipt_id)
         }
-        // It has a stop of its own.
+        // These have stops of their own.
+        Claimed::Denied | Claimed::OtherApproval => refused(trail, ErrorCode::PolicyDenied),
         Claimed::ApprovalRequired { approval_id } => {
             refused(trail, ErrorCode::ApprovalRequired).with("approvalId", approval_id)
         }

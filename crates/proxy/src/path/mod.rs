@@ -14,6 +14,7 @@ mod claim;
 mod enter;
 mod execute;
 mod guard;
+mod history;
 mod keys;
 mod resolve;
 mod screen;

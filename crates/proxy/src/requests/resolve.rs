@@ -162,15 +162,16 @@ fn resolve_kept_result(
         arguments: &arguments,
         claimed: &trail.context,
         at: &at,
+        history: None,
     };
     let permit = access.and_then(|access| world.policy.authorize(access, &call));
     match permit {
-        Ok(permit) if permit.approval().is_none() => {
+        Ok(permit) if permit.approval().is_none() && permit.windows().is_none() => {
             trail.shadow = permit.shadow().cloned();
             permitted(state, trail, &target, permit.summary(), &arguments);
             Ok(Permitted { entered, target, uris: world.uris.clone(), _stage: () })
         }
-        // Only calls can be approved.
+        // Only calls can be approved, and judged by earlier ones.
         Ok(_) => Err(Refused::new(entered.trail, ErrorCode::PolicyDenied)),
         Err(denial) => Err(Refused::denied(entered.trail, denial)),
     }

@@ -19,6 +19,8 @@ pub(super) struct Client {
     pub(super) era: Era,
     /// The name that the client claims; no decision depends on it.
     pub(super) name: Option<String>,
+    /// The session of the connection, if it has one.
+    pub(super) session: Option<String>,
     /// The lowest level of log lines that are sent; `None` = no log lines.
     pub(super) log_level: Option<LogLevel>,
     /// The names of its capabilities; empty in the legacy era.
@@ -37,6 +39,7 @@ impl Client {
             caller,
             era: Era::Modern,
             name,
+            session: None,
             log_level,
             capabilities,
             toolset,
@@ -45,11 +48,17 @@ impl Client {
     }
 
     /// Creates the client of a session.
-    pub(super) fn legacy(caller: Caller, name: Option<String>, toolset: Option<Arc<str>>) -> Self {
+    pub(super) fn legacy(
+        caller: Caller,
+        name: Option<String>,
+        session: String,
+        toolset: Option<Arc<str>>,
+    ) -> Self {
         Self {
             caller,
             era: Era::Legacy,
             name,
+            session: Some(session),
             log_level: None,
             capabilities: Vec::new(),
             toolset,
@@ -69,7 +78,8 @@ impl Client {
         self.era == Era::Modern
     }
 
-    /// Returns the agent's claims in `_meta`. If it has no agent id, the client's name is used.
+    /// Returns the agent's claims in `_meta`. If it has no agent id, the client's name is used; if it has no
+    /// session, that of the connection.
     pub(super) fn context(&self, meta: &Map<String, Value>) -> CallContext {
         let own = |key: &str| meta.get(&format!("toolbooth/{key}"));
         let text = |key: &str| own(key).and_then(Value::as_str).map(str::to_owned);
@@ -80,6 +90,7 @@ impl Client {
             turn_index: number("turnIndex"),
             phase_id: text("phaseId"),
             epic_id: text("epicId"),
+            session_id: text("sessionId").or_else(|| self.session.clone()),
             idempotency_key: text("idempotencyKey"),
             deadline_ms: number("deadlineMs"),
         }
@@ -195,16 +206,23 @@ mod tests {
             caller: Caller::local(),
             era: Era::Modern,
             name: Some("editor".into()),
+            session: Some("s1".into()),
             log_level: None,
             capabilities: Vec::new(),
             toolset: None,
             param_headers: None,
         };
-        assert_eq!(client.context(&Map::new()).agent_id.as_deref(), Some("editor"));
+        let own = client.context(&Map::new());
+        assert_eq!(
+            (own.agent_id.as_deref(), own.session_id.as_deref()),
+            (Some("editor"), Some("s1"))
+        );
         let claimed = client.context(&meta(json!({
-            "toolbooth/agentId": "planner", "toolbooth/turnIndex": 3, "toolbooth/deadlineMs": 9
+            "toolbooth/agentId": "planner", "toolbooth/turnIndex": 3, "toolbooth/deadlineMs": 9,
+            "toolbooth/sessionId": "s2"
         })));
         assert_eq!(claimed.agent_id.as_deref(), Some("planner"));
+        assert_eq!(claimed.session_id.as_deref(), Some("s2"));
         assert_eq!((claimed.turn_index, claimed.deadline_ms), (Some(3), Some(9)));
     }
 }

@@ -344,7 +344,7 @@ impl Sessions {
         membership: Membership,
         toolset: Option<Arc<str>>,
     ) -> Result<Arc<Session>, NoSession> {
-        let client = Client::legacy(caller.clone(), name, toolset);
+        let client = Client::legacy(caller.clone(), name, id.clone(), toolset);
         let in_flight = InFlight::default();
         let session = Arc::new(Session::new(id, version, client, membership, in_flight));
         self.end_idle();

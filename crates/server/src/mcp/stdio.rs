@@ -207,7 +207,8 @@ impl Pipe {
         let version = asked.version();
         let membership =
             self.door.notifications.join(&self.caller, self.toolset.as_ref(), Lists::ALL);
-        let client = Client::legacy(self.caller.clone(), asked.name(), self.toolset.clone());
+        let (name, id) = (asked.name(), self.door.new_id());
+        let client = Client::legacy(self.caller.clone(), name, id, self.toolset.clone());
         let fresh = Arc::new(Session::new(
             "stdio".to_owned(),
             &version,

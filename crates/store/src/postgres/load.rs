@@ -21,7 +21,7 @@ use toolbooth_contracts::approval::Approval;
 
 use super::backend::{Parameters, Session, failed};
 use super::rows::{
-    call, cleaned, given, head, limited, number, raw_order, stored, unreadable, used_budget,
+    call, cleaned, given, head, limited, number, raw_order, stored, unreadable, used_budget, window,
 };
 use super::statements::CALL;
 use super::{clean, schema};
@@ -94,6 +94,7 @@ fn locks(needs: &Needs) -> Vec<i64> {
         .approvals
         .iter()
         .map(|name| lock(&["approval", &name.tool, &name.caller, &name.args_digest]));
+    let windows = needs.windows.keys().map(|name| lock(&["history", &name.key]));
     let calls = needs.calls.iter().map(|(caller, id)| lock(&["call", caller, id]));
     let orders = needs.orders.then(|| lock(&["orders"]));
     let all: BTreeSet<i64> = keys
@@ -101,6 +102,7 @@ fn locks(needs: &Needs) -> Vec<i64> {
         .chain(budgets)
         .chain(running)
         .chain(approvals)
+        .chain(windows)
         .chain(calls)
         .chain(orders)
         .collect();
@@ -139,7 +141,7 @@ impl Session {
         let budgets = asked.add(!needs.budgets.is_empty(), &s.budgets, || {
             given![needs.budgets.iter().map(String::as_str).collect::<Vec<_>>()]
         });
-        let is_timed = !(needs.rates.is_empty() && needs.budgets.is_empty());
+        let is_timed = needs.clock || !(needs.rates.is_empty() && needs.budgets.is_empty());
         let clock = asked.add(is_timed, &s.clock, || given![]);
         let running = asked
             .add(!needs.running.is_empty(), &s.running, || given![cleaned(needs.running.iter())]);
@@ -154,6 +156,11 @@ impl Session {
         let pending = asked.add(!needs.pending.is_empty(), &s.pending, || {
             let callers = cleaned(needs.pending.iter().map(|(caller, _)| caller));
             given![callers, cleaned(needs.pending.iter().map(|(_, after)| after))]
+        });
+        let windows = asked.add(!needs.windows.is_empty(), &s.windows, || {
+            let keys: Vec<&str> = needs.windows.keys().map(|name| name.key.as_str()).collect();
+            let lengths: Vec<i64> = needs.windows.keys().map(|name| name.length_ms).collect();
+            given![keys, lengths]
         });
         let calls = asked.add(!needs.calls.is_empty(), &s.calls, || {
             let callers = cleaned(needs.calls.iter().map(|(caller, _)| caller));
@@ -215,6 +222,13 @@ impl Session {
         for name in needs.pending {
             let pending = counts.get(&kept(&name)).copied().unwrap_or_default();
             set.load_pending(name, pending.unsigned_abs());
+        }
+        for row in rows(windows) {
+            let (name, totals) = window(row).map_err(unreadable)?;
+            // A call is counted from the time at which the windows end that it was judged by. Otherwise
+            // a call that leaves the window between the two times would count for neither.
+            set.clock_ms = Some(totals.after_ms.saturating_add(name.length_ms));
+            set.load_window(name, totals);
         }
         if needs.orders {
             set.load_orders(&rows(orders).iter().map(raw_order).collect::<Vec<_>>());
@@ -278,8 +292,8 @@ impl Session {
                 let rows = self.ask(&s.unnamed, &parameters).await.map_err(failed)?;
                 set.surveyed.heads = rows.iter().map(other).collect();
             }
-            StoreQuery::PrunableReceipts(before, limit) => {
-                let parameters = given![before, limited(limit)];
+            StoreQuery::PrunableReceipts { before, now_ms, limit } => {
+                let parameters = given![before, limited(limit), now_ms];
                 for row in self.ask(&s.prunable, &parameters).await.map_err(failed)? {
                     if let Some(stored) = readable(stored(&row, false))? {
                         set.load_prunable(stored, row.get(5));
@@ -349,7 +363,7 @@ impl Session {
         let version: i32 = client.query_one(sql, &[]).await.map_err(failed)?.get(0);
         let sql = "SELECT EXISTS (SELECT 1 FROM writers WHERE writer <> $1)";
         let used: bool = client.query_one(sql, &[&writer]).await.map_err(failed)?.get(0);
-        if !used || version >= schema::VERSION {
+        if !used || !schema::has_earlier_records(version) {
             return Ok(None);
         }
         let sql = "SELECT body, zbody FROM events WHERE seq = 0";

@@ -115,7 +115,7 @@ pub async fn open(
         .await?;
     let before = before.map(|row| (head(&row), row.get(7)));
     // An unused store has no records of an earlier version to take over.
-    let takes_over = before.is_some() && found != schema::TAKEN_OVER;
+    let takes_over = before.is_some() && schema::has_earlier_records(found);
     let to = if takes_over { schema::READABLE } else { schema::VERSION };
     let version = schema::migrate(client, to).await?.max(to);
     let transaction = client.transaction().await?;

@@ -11,6 +11,7 @@ use toolbooth_audit::backend::merkle::Hash;
 use toolbooth_audit::backend::pruning::PrunedRange;
 use toolbooth_audit::backend::working::CallName;
 use toolbooth_audit::charges::RawBudget;
+use toolbooth_audit::history::{WindowName, WindowTotals};
 use toolbooth_audit::orders::RawOrder;
 use toolbooth_audit::queue::RawCall;
 use toolbooth_audit::reads::{
@@ -24,8 +25,8 @@ use toolbooth_contracts::receipt::{AuditPlace, Receipt};
 
 use super::connect::Server;
 use super::error::OpenError;
-use super::rows::{call, head, log_text, raw_budget, raw_order};
-use super::statements::{CALL, EVENT, HEAD, VOUCHED, VOUCHED_ORDERS, VOUCHING};
+use super::rows::{call, head, log_text, raw_budget, raw_order, window};
+use super::statements::{CALL, EVENT, HEAD, VOUCHED, VOUCHED_ORDERS, VOUCHING, WINDOWS};
 use super::{clean, schema, unavailable};
 use crate::digits::{made_ms, uuid};
 use crate::{Unreadable, body};
@@ -144,10 +145,10 @@ impl PostgresReads {
             found if found > schema::VERSION => {
                 Err(OpenError::Newer { found, known: schema::VERSION })
             }
-            found if found < schema::READABLE => {
-                Err(OpenError::Older { found, known: schema::VERSION })
-            }
-            _ => Self::over(&server),
+            found => match schema::is_readable(&connection.client, found).await? {
+                true => Self::over(&server),
+                false => Err(OpenError::Older { found, known: schema::VERSION }),
+            },
         }
     }
 
@@ -364,12 +365,13 @@ fn entry(row: &Row) -> RawEntry {
     let log = is_there(bodies).then(|| RawRecord {
         bytes: log_text_at(row, bodies).unwrap_or_default(),
         columns: columns(4 + events, logs),
-        keys: Vec::new(),
+        ..RawRecord::default()
     });
     let receipt = is_there(bodies + 3).then(|| RawRecord {
         bytes: body::unpack(row.get(bodies + 3), row.get(bodies + 4)).unwrap_or_default(),
         columns: columns(receipts, RECEIPT_COLUMNS.len()),
         keys: row.get(bodies + 5),
+        history: row.get(bodies + 6),
     });
     RawEntry {
         writer: row.get(0),
@@ -566,7 +568,10 @@ impl LedgerReads for PostgresReads {
                      NULL::text, r.receipt_id, r.tool, r.state, r.writer, r.fence::text,
                      CASE WHEN r.receipt_id IS NULL THEN NULL ELSE coalesce(r.settled, '') END,
                      l.body, l.zbody, l.shared, r.body, r.zbody,
-                     ARRAY(SELECT k.key FROM keys k WHERE k.receipt_id = r.receipt_id)
+                     ARRAY(SELECT k.key FROM keys k WHERE k.receipt_id = r.receipt_id),
+                     ARRAY(SELECT concat_ws(' ', h.key, h.at_ms, coalesce(h.amount::text, '-'),
+                               h.until_ms)
+                           FROM history h WHERE h.receipt_id = r.receipt_id)
                  FROM events e
                  LEFT JOIN agent_logs l ON l.writer = e.writer AND l.seq = e.seq
                  LEFT JOIN receipts r ON r.receipt_id = e.receipt_id
@@ -627,6 +632,13 @@ impl LedgerReads for PostgresReads {
         Ok(rows.iter().map(part).collect())
     }
 
+    async fn window(&self, name: WindowName, _: i64) -> Result<WindowTotals, LedgerError> {
+        let values: Vec<Box<dyn ToSql + Sync + Send>> =
+            vec![Box::new(vec![name.key]), Box::new(vec![name.length_ms])];
+        let rows = self.rows(WINDOWS, &Conditions { sql: Vec::new(), values }).await?;
+        rows.first().map_or_else(|| Ok(WindowTotals::default()), |row| Ok(window(row)?.1))
+    }
+
     async fn key_ids(&self) -> Result<Option<Vec<String>>, LedgerError> {
         let rows = self.rows("SELECT key_id FROM digest_keys", &Conditions::default()).await?;
         Ok(Some(rows.iter().map(|row| row.get(0)).collect()))
@@ -662,6 +674,9 @@ impl LedgerReads for PostgresReads {
         let keys = "SELECT k.key FROM keys k WHERE NOT EXISTS (
                         SELECT 1 FROM receipts r WHERE r.receipt_id = k.receipt_id)
                     ORDER BY k.key LIMIT 100";
+        let history = "SELECT h.receipt_id FROM history h WHERE NOT EXISTS (
+                           SELECT 1 FROM receipts r WHERE r.receipt_id = h.receipt_id)
+                       ORDER BY h.receipt_id LIMIT 100";
         let ids = |rows: Vec<Row>| rows.iter().map(|row| row.get(0)).collect();
         Ok(Unaccounted {
             logs: if logs_match { Vec::new() } else { ids(self.rows(&logs, &excused).await?) },
@@ -671,6 +686,7 @@ impl LedgerReads for PostgresReads {
                 ids(self.rows(&receipts, &excused).await?)
             },
             keys: ids(self.rows(keys, &none).await?),
+            history: ids(self.rows(history, &none).await?),
             milestones: Vec::new(),
             // The server rejects invalid text, so no row is damaged in this way.
             damaged: Vec::new(),

@@ -10,6 +10,7 @@ use toolbooth_audit::LedgerError;
 use toolbooth_audit::backend::working::Stored;
 use toolbooth_audit::backend::writer::Failure;
 use toolbooth_audit::charges::{BudgetRow, RawBudget};
+use toolbooth_audit::history::{WindowName, WindowTotals};
 use toolbooth_audit::orders::RawOrder;
 use toolbooth_audit::queue::{QueueState, QueuedCall};
 use toolbooth_audit::reads::{WriterHead, WriterRow};
@@ -110,6 +111,22 @@ pub(super) fn raw_budget(row: &Row) -> RawBudget {
 /// Returns the use of a budget. A row that cannot be read counts as used up.
 pub(super) fn used_budget(row: &Row) -> BudgetRow {
     raw_budget(row).row.unwrap_or_else(BudgetRow::used_up)
+}
+
+/// Reads a window and the calls in it.
+pub(super) fn window(row: &Row) -> Result<(WindowName, WindowTotals), LedgerError> {
+    let (key, length_ms): (String, i64) = (row.get(0), row.get(1));
+    // A sum of 64-bit numbers, which the database keeps as a number of any length.
+    let sum: String = row.get(4);
+    let sum = sum.parse().map_err(|error| Unreadable::of(error).at("history", &key))?;
+    let count: i64 = row.get(3);
+    let totals = WindowTotals {
+        after_ms: row.get(2),
+        count: count.unsigned_abs(),
+        sum,
+        last_ms: row.get(5),
+    };
+    Ok((WindowName { key, length_ms }, totals))
 }
 
 /// Parses a place. An unreadable place becomes one that no log has.

@@ -7,12 +7,14 @@
 use tokio_postgres::{Client, Error};
 
 /// The newest version that this build knows.
-pub(super) const VERSION: i32 = 7;
+pub(super) const VERSION: i32 = 8;
 /// The first version with records that this build reads. Missing data is written when a writer
 /// begins.
 pub(super) const READABLE: i32 = 6;
 /// A version without records to take over, unlike the ones before it.
-pub(super) const TAKEN_OVER: i32 = 5;
+const TAKEN_OVER: i32 = 5;
+/// The first version from which on no version has records to take over.
+const COMPLETE: i32 = 7;
 /// The advisory lock under which migrations are applied.
 const MIGRATION_LOCK: i64 = 0x746f_6f6c_626f_6f74;
 
@@ -222,6 +224,39 @@ CREATE INDEX budgets_day ON budgets (day);
 /// Until then, the version of the database shows a writer that such data exists.
 const V7: &str = "ALTER TABLE writers DROP COLUMN IF EXISTS pruned;";
 
+/// Changes nothing: [`HISTORY`] is applied before.
+const V8: &str = "";
+
+/// Adds what receipts count in the windows of the policy, and an index of undecided approvals. Steps use
+/// it, so it is there before a writer takes over the records of an earlier version.
+const HISTORY: &str = "
+CREATE TABLE IF NOT EXISTS history (
+    key text COLLATE \"C\" NOT NULL,
+    at_ms bigint NOT NULL,
+    receipt_id text COLLATE \"C\" NOT NULL,
+    amount bigint,
+    until_ms bigint NOT NULL,
+    PRIMARY KEY (key, at_ms, receipt_id)
+);
+CREATE INDEX IF NOT EXISTS history_receipt ON history (receipt_id, until_ms);
+CREATE INDEX IF NOT EXISTS approvals_pending ON approvals (caller, approval_id)
+    WHERE state = 'pending';
+";
+
+/// Whether a database of this version has records that a writer must take over.
+pub(super) fn has_earlier_records(version: i32) -> bool {
+    version < COMPLETE && version != TAKEN_OVER
+}
+
+/// Whether this build reads a database of this version.
+pub(super) async fn is_readable(client: &Client, version: i32) -> Result<bool, Error> {
+    if version < READABLE {
+        return Ok(false);
+    }
+    let sql = "SELECT to_regclass('history') IS NOT NULL";
+    Ok(client.query_one(sql, &[]).await?.get(0))
+}
+
 /// Returns the schema version of a database; 0 if it has no tables yet.
 pub(super) async fn version(client: &Client) -> Result<i32, Error> {
     let there: bool =
@@ -251,11 +286,14 @@ pub(super) async fn migrate(client: &mut Client, to: i32) -> Result<i32, Error> 
         .query_one("SELECT version FROM toolbooth_version FOR UPDATE", &[])
         .await?
         .get(0);
-    for (version, script) in (1i32..).zip([V1, V2, V3, V4, V5, V6, V7]) {
+    for (version, script) in (1i32..).zip([V1, V2, V3, V4, V5, V6, V7, V8]) {
         if found < version && version <= to {
             transaction.batch_execute(script).await?;
             transaction.execute("UPDATE toolbooth_version SET version = $1", &[&version]).await?;
         }
+    }
+    if found < VERSION && READABLE <= to {
+        transaction.batch_execute(HISTORY).await?;
     }
     transaction.commit().await?;
     Ok(found)

@@ -19,6 +19,16 @@ pub(super) const CALL: &str = "call_id, caller, request, state, enqueued, finish
 /// Selects an event by its writer and sequence number.
 pub(super) const EVENT: &str = "SELECT body, zbody FROM events WHERE writer = $1 AND seq = $2";
 
+/// Selects windows by their keys and lengths, with the calls in them. All end at one time of the database.
+pub(super) const WINDOWS: &str = "
+    WITH now AS MATERIALIZED (SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS ms)
+    SELECT n.key, n.length, now.ms - n.length, count(h.key), coalesce(sum(h.amount), 0)::text,
+        max(h.at_ms)
+    FROM unnest($1::text[], $2::bigint[]) AS n (key, length)
+    CROSS JOIN now
+    LEFT JOIN history h ON h.key = n.key AND h.at_ms > now.ms - n.length
+    GROUP BY n.key, n.length, now.ms";
+
 /// Columns of the event that accounts for an approval or an order.
 pub(super) const VOUCHING: &str = "v.body, v.zbody";
 /// A table `a` with records, joined with the events that they name.
@@ -103,6 +113,11 @@ statements! {
              WHERE a.approval_id > n.after AND a.caller = n.caller AND a.state = 'pending'
              LIMIT {PENDING_MAX}) AS found)
          FROM unnest($1::text[], $2::text[]) AS n (caller, after)");
+    windows = WINDOWS;
+    remove_history = "DELETE FROM history WHERE receipt_id = ANY($1)";
+    put_history = "INSERT INTO history (key, at_ms, receipt_id, amount, until_ms)
+                   SELECT * FROM unnest($1::text[], $2::bigint[], $3::text[], $4::bigint[],
+                       $5::bigint[])";
     approvals_by_id = format!(
         "SELECT a.body, {VOUCHING} FROM {VOUCHED} WHERE a.approval_id = ANY($1)");
     orders = format!("SELECT a.kind, a.name, a.body, {VOUCHING}, a.used FROM {VOUCHED_ORDERS}");
@@ -122,7 +137,9 @@ statements! {
          WHERE w.writer <> $1 AND NOT w.named ORDER BY w.writer LIMIT $2", is_lost());
     prunable = format!(
         "SELECT {RECEIPT}, false, EXISTS (SELECT 1 FROM keys k WHERE k.receipt_id = r.receipt_id)
-         FROM receipts r WHERE r.settled < $1 LIMIT $2
+         FROM receipts r WHERE r.settled < $1 AND NOT EXISTS (
+             SELECT 1 FROM history h WHERE h.receipt_id = r.receipt_id AND h.until_ms > $3)
+         LIMIT $2
          FOR UPDATE OF r SKIP LOCKED");
     // Rows are read in physical order, so the oldest are usually first.
     prunable_logs = "SELECT writer, seq FROM agent_logs WHERE time < $1 LIMIT $2

@@ -16,6 +16,7 @@ use toolbooth_audit::charges::BudgetRow;
 use toolbooth_audit::queue::QueuedCall;
 use toolbooth_audit::reads::MILESTONES;
 use toolbooth_contracts::approval::Approval;
+use toolbooth_contracts::history::{Amount, HistoryEntry};
 use toolbooth_contracts::order::{Order, OrderName};
 use toolbooth_contracts::receipt::{ClaimState, Receipt};
 
@@ -143,6 +144,20 @@ fn text_of_part(part: Part) -> String {
     format!("{},{},{}", part.own, part.given, part.len)
 }
 
+fn history_columns(history: &BTreeMap<String, Vec<HistoryEntry>>) -> Parameters<'_> {
+    let entries = || {
+        let all = history.iter();
+        all.flat_map(|(id, entries)| entries.iter().map(move |entry| (id.as_str(), entry)))
+    };
+    let keys: Vec<&str> = entries().map(|(_, entry)| entry.key.as_str()).collect();
+    let times: Vec<i64> = entries().map(|(_, entry)| entry.at_ms).collect();
+    let ids: Vec<&str> = entries().map(|(id, _)| id).collect();
+    let amounts = entries().map(|(_, entry)| entry.amount.map(Amount::ten_thousandths));
+    let amounts: Vec<Option<i64>> = amounts.collect();
+    let ends: Vec<i64> = entries().map(|(_, entry)| entry.until_ms).collect();
+    given![keys, times, ids, amounts, ends]
+}
+
 fn budget_columns(budgets: &BTreeMap<String, BudgetRow>) -> Parameters<'_> {
     let keys: Vec<&str> = budgets.keys().map(String::as_str).collect();
     let days: Vec<&str> = budgets.values().map(|row| row.day.as_str()).collect();
@@ -205,6 +220,16 @@ impl Session {
             writes.push((&s.free_keys, given![freed]));
         }
         self.receipts(batch, &mut writes)?;
+        if !batch.history.is_empty() {
+            let is_known =
+                |id: &&String| batch.receipts.get(*id).is_none_or(|moved| moved.before.is_some());
+            let known: Vec<&str> =
+                batch.history.keys().filter(is_known).map(String::as_str).collect();
+            if !known.is_empty() {
+                writes.push((&s.remove_history, given![known]));
+            }
+            writes.push((&s.put_history, history_columns(&batch.history)));
+        }
         if !batch.held.is_empty() {
             let (keys, ids): (Vec<&str>, Vec<&str>) =
                 batch.held.iter().map(|(key, id)| (key.as_str(), id.as_str())).unzip();

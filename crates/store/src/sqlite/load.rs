@@ -16,7 +16,7 @@ use toolbooth_contracts::approval::Approval;
 use toolbooth_contracts::receipt::AuditPlace;
 
 use super::compact::{Compact, Name, Shown};
-use super::queries::{budget, orders};
+use super::queries::{budget, orders, window};
 use super::rows::{CALL, HEAD, RECEIPT, call, head, limited, number, receipt_row, unreadable};
 use super::schema;
 use super::transaction::{Transaction, failed};
@@ -60,6 +60,10 @@ impl Transaction<'_> {
             let most = PENDING_MAX.cast_signed();
             let pending: Option<i64> = self.one(sql, (&name.1, &name.0, most), |row| row.get(0))?;
             set.load_pending(name, pending.unwrap_or_default().unsigned_abs());
+        }
+        for (name, at_ms) in needs.windows {
+            let totals = window(self.connection, &name, at_ms).map_err(failed)?;
+            set.load_window(name, totals);
         }
         for name in needs.calls {
             let call = self.call(&name)?;
@@ -174,8 +178,8 @@ impl Transaction<'_> {
                 }
                 set.surveyed.earlier = self.earlier()?;
             }
-            StoreQuery::PrunableReceipts(before, limit) => {
-                self.load_prunable(&before, limit, set)?
+            StoreQuery::PrunableReceipts { before, now_ms, limit } => {
+                self.load_prunable(&before, now_ms, limit, set)?
             }
             StoreQuery::PrunableLogs(before, limit) => self.prunable_logs(&before, limit, set)?,
             StoreQuery::DroppableLogs(limit) => self.droppable_logs(limit, set)?,
@@ -207,7 +211,7 @@ impl Transaction<'_> {
         let sql = "SELECT EXISTS (SELECT 1 FROM writers WHERE writer <> ?1)";
         let used: Option<bool> = self.one(sql, [self.writer], |row| row.get(0))?;
         let version = schema::version(self.connection).map_err(failed)?;
-        if used != Some(true) || version >= schema::VERSION {
+        if used != Some(true) || !schema::has_earlier_records(version) {
             return Ok(None);
         }
         let sql = "SELECT body FROM events WHERE place IN (SELECT no << ?1 FROM writers)";

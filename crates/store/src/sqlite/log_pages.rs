@@ -15,7 +15,7 @@ use toolbooth_audit::reads::{Include, RawEntry, RawRecord};
 use toolbooth_contracts::event::AuditEventKind;
 
 use super::compact::{Compact, Shown};
-use super::queries::{EVENT, LOG, body, keys, limited};
+use super::queries::{EVENT, LOG, body, history, keys, limited};
 use super::schema::{SEQ_BITS, place};
 use super::search_index;
 use super::{result_reference, unavailable, unreadable_at};
@@ -100,7 +100,7 @@ impl LogPage<'_> {
         Ok(())
     }
 
-    /// Reads the receipt that an event names, with its columns and keys.
+    /// Reads the receipt that an event names, with its columns, keys and history.
     fn receipt(
         &self,
         id: Option<String>,
@@ -128,7 +128,7 @@ impl LogPage<'_> {
                             said(5)?,
                             None,
                         ];
-                        Ok(RawRecord { columns, bytes, keys: Vec::new() })
+                        Ok(RawRecord { columns, bytes, ..RawRecord::default() })
                     })
                     .optional()
             })
@@ -136,6 +136,7 @@ impl LogPage<'_> {
         if let Some(receipt) = &mut entry.receipt {
             let sql = "SELECT key FROM keys WHERE receipt = ?1";
             receipt.keys = keys(self.database, sql, Some(Compact::of(&id)))?;
+            receipt.history = history(self.database, &id)?;
         }
         Ok(())
     }

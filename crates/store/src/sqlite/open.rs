@@ -137,7 +137,15 @@ pub fn open(
     }
     // SQLite would create the file with the mode that the umask leaves.
     folder.touch_database()?;
-    let database = |source| OpenError::Database { path: path.display().to_string(), source };
+    let database = |source: rusqlite::Error| {
+        let path = path.display().to_string();
+        match source.sqlite_error_code() {
+            Some(ErrorCode::DatabaseCorrupt) => {
+                OpenError::Damaged { path, what: source.to_string() }
+            }
+            _ => OpenError::Database { path, source },
+        }
+    };
     let mut connection = connect(&path, durability).map_err(database)?;
     if let Some(what) = look_over(&connection).map_err(database)? {
         return Err(OpenError::Damaged { path: path.display().to_string(), what });
@@ -182,7 +190,7 @@ pub fn open(
             .map_err(database)?
     };
     // An unused store has no records of an earlier version to take over.
-    let takes_over = used && found != schema::TAKEN_OVER;
+    let takes_over = used && schema::has_earlier_records(found);
     let to = if takes_over { schema::READABLE } else { schema::VERSION };
     let version = migrate(&mut connection, to)?.max(to);
     let begun = connection.transaction_with_behavior(TransactionBehavior::Immediate).and_then(

@@ -36,17 +36,22 @@ fn event_text(place: i64, body: &[u8]) -> Result<String, Failure> {
 }
 
 impl Transaction<'_> {
-    /// Loads receipts that settled before `before`, at most `limit`, oldest claims first.
+    /// Loads receipts that settled before `before` and that no window counts at `now_ms`, at most
+    /// `limit`, oldest claims first.
     pub(super) fn load_prunable(
         &self,
         before: &str,
+        now_ms: i64,
         limit: usize,
         set: &mut WorkingSet,
     ) -> Result<(), Failure> {
         let sql = "SELECT fence, body, EXISTS (SELECT 1 FROM keys WHERE receipt = r.id), id
-                   FROM receipts r ORDER BY id";
+                   FROM receipts r
+                   WHERE NOT EXISTS (
+                       SELECT 1 FROM history WHERE receipt = r.id AND until_ms > ?1)
+                   ORDER BY id";
         let mut statement = self.connection.prepare_cached(sql).map_err(failed)?;
-        let mut rows = statement.query([]).map_err(failed)?;
+        let mut rows = statement.query([now_ms]).map_err(failed)?;
         let (mut found, mut young) = (0, 0);
         // Receipts are in the order of their claims. Calls that took long settle later than their
         // successors, so some young receipts are skipped.

@@ -5,6 +5,7 @@
 use rusqlite::{Connection, OptionalExtension};
 use toolbooth_audit::LedgerError;
 use toolbooth_audit::charges::BudgetRow;
+use toolbooth_audit::history::{WindowName, WindowTotals, row_text};
 use toolbooth_audit::orders::RawOrder;
 use toolbooth_contracts::order::OrderName;
 
@@ -28,6 +29,42 @@ pub(super) fn keys(
         .query_map(rusqlite::params_from_iter(of), |row| row.get::<_, Shown>(0))
         .map_err(unavailable)?;
     found.map(|key| Ok(key.map_err(unavailable)?.0)).collect()
+}
+
+/// Returns the rows of a receipt in the windows of the policy.
+pub(super) fn history(
+    connection: &Connection,
+    receipt_id: &str,
+) -> Result<Vec<String>, LedgerError> {
+    let sql = "SELECT key, at_ms, amount, until_ms FROM history WHERE receipt = ?1";
+    let mut statement = connection.prepare_cached(sql).map_err(unavailable)?;
+    let found = statement.query_map([Compact::of(receipt_id)], |row| {
+        let key: Shown = row.get(0)?;
+        Ok(row_text(&key.0, row.get(1)?, row.get(2)?, row.get(3)?))
+    });
+    found.and_then(Iterator::collect).map_err(unreadable_at("history", receipt_id))
+}
+
+/// Returns the calls in a window that ends at `at_ms`.
+pub(super) fn window(
+    connection: &Connection,
+    name: &WindowName,
+    at_ms: i64,
+) -> rusqlite::Result<WindowTotals> {
+    let after_ms = at_ms.saturating_sub(name.length_ms);
+    // Sums of halves do not overflow.
+    let sql = "SELECT count(*), coalesce(sum(amount >> 32), 0),
+                   coalesce(sum(amount & 4294967295), 0), max(at_ms)
+               FROM history WHERE key = ?1 AND at_ms > ?2";
+    connection.prepare_cached(sql)?.query_row((&name.key, after_ms), |row| {
+        let (count, high, low): (i64, i64, i64) = (row.get(0)?, row.get(1)?, row.get(2)?);
+        Ok(WindowTotals {
+            after_ms,
+            count: count.unsigned_abs(),
+            sum: (i128::from(high) << 32) + i128::from(low),
+            last_ms: row.get(3)?,
+        })
+    })
 }
 
 /// Returns the orders of operators after a name, each with the event that it names.

@@ -14,6 +14,7 @@ use toolbooth_audit::LedgerError;
 use toolbooth_audit::backend::pruning::PrunedRange;
 use toolbooth_audit::backend::working::CallName;
 use toolbooth_audit::charges::RawBudget;
+use toolbooth_audit::history::{WindowName, WindowTotals};
 use toolbooth_audit::orders::RawOrder;
 use toolbooth_audit::queue::{QueuedCall, RawCall};
 use toolbooth_audit::reads::{
@@ -31,7 +32,7 @@ use super::compact::{Compact, Shown};
 use super::connection::connect_to_read;
 use super::error::OpenError;
 use super::log_pages::{Naming, RawText, log_page, pruned_ranges, writer_name};
-use super::queries::{EVENT, LOG, body, budget_row, keys, limited, orders, readable};
+use super::queries::{EVENT, LOG, body, budget_row, keys, limited, orders, readable, window};
 use super::rows::{CALL, HEAD, RECEIPT, call, head_of, receipt_row};
 use super::schema::{SEQ_BITS, place};
 use super::search_index::{self, Lookup, Search};
@@ -96,7 +97,7 @@ impl SqliteReads {
             if found > schema::VERSION {
                 return Err(OpenError::Newer { found, known: schema::VERSION });
             }
-            if found < schema::READABLE {
+            if !schema::is_readable(&connection).map_err(database)? {
                 return Err(OpenError::Older { found, known: schema::VERSION });
             }
             let mut reader = Reader { path: path.to_owned(), database: connection, lookup: None };
@@ -385,6 +386,12 @@ fn unaccounted(database: &Connection, known: &Accounted) -> Result<Unaccounted, 
                    AND NOT EXISTS (SELECT 1 FROM open_receipts WHERE id = k.receipt)
                LIMIT 100";
     let keys = keys(database, sql, None)?;
+    let sql = "SELECT receipt FROM history h
+               WHERE NOT EXISTS (SELECT 1 FROM receipts WHERE id = h.receipt)
+                   AND NOT EXISTS (SELECT 1 FROM tombstones WHERE id = h.receipt)
+                   AND NOT EXISTS (SELECT 1 FROM open_receipts WHERE id = h.receipt)
+               LIMIT 100";
+    let history = self::keys(database, sql, None)?;
     let sql = "SELECT place FROM milestones m
                WHERE NOT EXISTS (SELECT 1 FROM events e WHERE e.place = m.place) LIMIT 100";
     let places: Vec<i64> = database
@@ -392,7 +399,8 @@ fn unaccounted(database: &Connection, known: &Accounted) -> Result<Unaccounted, 
         .and_then(|mut statement| statement.query_map([], |row| row.get(0))?.collect())
         .map_err(unavailable)?;
     let milestones = places.iter().map(|place| format!("place {place}")).collect();
-    Ok(Unaccounted { logs, receipts, keys, milestones, damaged: unreadable_rows(database)? })
+    let damaged = unreadable_rows(database)?;
+    Ok(Unaccounted { logs, receipts, keys, history, milestones, damaged })
 }
 
 fn unaccounted_logs(
@@ -637,6 +645,10 @@ impl LedgerReads for SqliteReads {
         limit: usize,
     ) -> Result<Vec<(String, PrunedRange)>, LedgerError> {
         self.run(move |reader| pruned_ranges(&reader.database, after, limit)).await
+    }
+
+    async fn window(&self, name: WindowName, at_ms: i64) -> Result<WindowTotals, LedgerError> {
+        self.run(move |reader| window(&reader.database, &name, at_ms).map_err(unavailable)).await
     }
 
     async fn key_ids(&self) -> Result<Option<Vec<String>>, LedgerError> {

@@ -10,12 +10,19 @@ use crate::body;
 use crate::packing;
 
 /// The newest version that this build knows.
-pub(super) const VERSION: i64 = 8;
+pub(super) const VERSION: i64 = 9;
 /// The first version with records that this build reads. Missing data is written when a writer
 /// begins.
 pub(super) const READABLE: i64 = 7;
 /// A version without records to take over, unlike the ones before it.
-pub(super) const TAKEN_OVER: i64 = 6;
+const TAKEN_OVER: i64 = 6;
+/// The first version from which on no version has records to take over.
+pub(super) const COMPLETE: i64 = 8;
+
+/// Whether a database of this version has records that a writer must take over.
+pub(super) fn has_earlier_records(version: i64) -> bool {
+    version < COMPLETE && version != TAKEN_OVER
+}
 
 const V1: &str = "
 CREATE TABLE writers (
@@ -242,6 +249,25 @@ const V8: &str = "";
 /// Until then, the version of the database shows a writer that such data exists.
 const V8_OF_OLD: &str = "ALTER TABLE writers DROP COLUMN pruned;";
 
+/// Changes nothing: [`HISTORY`] is applied before.
+const V9: &str = "";
+
+/// Adds what receipts count in the windows of the policy, and an index of undecided approvals. Steps use
+/// it, so it is there before a writer takes over the records of an earlier version.
+const HISTORY: &str = "
+CREATE TABLE IF NOT EXISTS history (
+    key TEXT NOT NULL,
+    at_ms INTEGER NOT NULL,
+    receipt ANY NOT NULL,
+    amount INTEGER,
+    until_ms INTEGER NOT NULL,
+    PRIMARY KEY (key, at_ms, receipt)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS history_receipt ON history (receipt, until_ms);
+CREATE INDEX IF NOT EXISTS approvals_pending ON approvals (caller, approval_id)
+    WHERE state = 'pending';
+";
+
 /// Drops the tables of version 2 once their rows are migrated.
 const V3_END: &str = "
 DROP TABLE events_v2;
@@ -255,11 +281,20 @@ pub(super) fn version(connection: &Connection) -> rusqlite::Result<i64> {
     connection.query_row("PRAGMA user_version", [], |row| row.get(0))
 }
 
+/// Whether this build reads a database.
+pub(super) fn is_readable(connection: &Connection) -> rusqlite::Result<bool> {
+    if version(connection)? < READABLE {
+        return Ok(false);
+    }
+    let sql = "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'history')";
+    connection.query_row(sql, [], |row| row.get(0))
+}
+
 /// Migrates a database to version `to`, at most [`VERSION`]. Returns the version it had.
 pub(super) fn migrate(connection: &mut Connection, to: i64) -> Result<i64, MigrateError> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let found = version(&transaction)?;
-    for (version, script) in (1..).zip([V1, V2, V3, V4, V5, V6, V7, V8]) {
+    for (version, script) in (1..).zip([V1, V2, V3, V4, V5, V6, V7, V8, V9]) {
         if found < version && version <= to {
             transaction.execute_batch(script)?;
             if version == 3 {
@@ -271,6 +306,9 @@ pub(super) fn migrate(connection: &mut Connection, to: i64) -> Result<i64, Migra
             }
             transaction.execute_batch(&format!("PRAGMA user_version = {version}"))?;
         }
+    }
+    if found < VERSION && READABLE <= to {
+        transaction.execute_batch(HISTORY)?;
     }
     transaction.commit()?;
     Ok(found)

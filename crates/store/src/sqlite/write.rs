@@ -12,6 +12,7 @@ use toolbooth_audit::charges::BudgetRow;
 use toolbooth_audit::queue::QueuedCall;
 use toolbooth_audit::reads::MILESTONES;
 use toolbooth_contracts::approval::Approval;
+use toolbooth_contracts::history::Amount;
 use toolbooth_contracts::order::{Order, OrderName};
 use toolbooth_contracts::receipt::{ClaimState, Receipt};
 
@@ -48,6 +49,7 @@ impl Transaction<'_> {
             self.execute("DELETE FROM keys WHERE receipt = ?1", [Compact::of(id)])?;
         }
         self.put_receipts(&batch.receipts)?;
+        self.put_history(batch)?;
         for (key, id) in &batch.held {
             self.execute(
                 "INSERT INTO keys (key, receipt) VALUES (?1, ?2)
@@ -144,6 +146,24 @@ impl Transaction<'_> {
                     let sql = "INSERT INTO tombstones (id, fence, body) VALUES (?1, ?2, ?3)";
                     self.execute(sql, (id, fence, body))?;
                 }
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes what receipts count in the windows of the policy.
+    fn put_history(&self, batch: &Batch) -> Result<(), Failure> {
+        for (id, entries) in &batch.history {
+            if batch.receipts.get(id).is_none_or(|moved| moved.before.is_some()) {
+                self.execute("DELETE FROM history WHERE receipt = ?1", [Compact::of(id)])?;
+            }
+            for entry in entries {
+                let amount = entry.amount.map(Amount::ten_thousandths);
+                self.execute(
+                    "INSERT INTO history (key, at_ms, receipt, amount, until_ms)
+                     VALUES (?1, ?2, ?3, ?4, ?5)",
+                    (&entry.key, entry.at_ms, Compact::of(id), amount, entry.until_ms),
+                )?;
             }
         }
         Ok(())

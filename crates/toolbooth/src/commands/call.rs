@@ -44,6 +44,7 @@ pub(super) async fn call(
             turn_index: context.turn,
             phase_id: context.phase,
             epic_id: context.epic,
+            session_id: context.session,
             idempotency_key: context.idempotency_key,
             deadline_ms: None,
         },

@@ -2,7 +2,10 @@
 //!
 //! Doc: policy.md#explaining
 
+use std::collections::BTreeMap;
+
 use serde_json::{Value, json};
+use toolbooth_contracts::history::{History, WindowName};
 use toolbooth_contracts::id::nearest;
 use toolbooth_contracts::{Arguments, CallContext, ToolName};
 use toolbooth_proxy::{Clock, SystemClock};
@@ -10,10 +13,11 @@ use toolbooth_proxy::{Clock, SystemClock};
 use super::{text_argument, tools};
 use crate::callers;
 use crate::cli::Context;
+use crate::config::Loaded;
 use crate::failure::{FAILED, Failure};
 use crate::offline::OfflineGateway;
 use crate::output::{self, Format};
-use crate::rules;
+use crate::{records, rules};
 
 /// Checks the rules against all tools, and runs their cases.
 pub(super) async fn check(offline: OfflineGateway, format: Format) -> Result<bool, Failure> {
@@ -59,6 +63,25 @@ pub(super) async fn check(offline: OfflineGateway, format: Format) -> Result<boo
     Ok(errors == 0)
 }
 
+/// Returns the calls in these windows by the records of the store; none without a store.
+async fn earlier(
+    loaded: &Loaded,
+    windows: BTreeMap<String, WindowName>,
+    at_ms: i64,
+) -> Result<History, Failure> {
+    let mut earlier = History::new();
+    if windows.is_empty() {
+        return Ok(earlier);
+    }
+    let Some(reads) = records::reads(loaded, None).await? else { return Ok(earlier) };
+    for (name, window) in windows {
+        let totals = reads.window(window, at_ms).await;
+        let totals = totals.map_err(super::records::unreadable)?;
+        earlier.insert(name, totals.seen(at_ms));
+    }
+    Ok(earlier)
+}
+
 /// Explains what would be decided on a call. Nothing runs.
 pub(super) async fn explain(
     offline: OfflineGateway,
@@ -86,11 +109,14 @@ pub(super) async fn explain(
         turn_index: context.turn,
         phase_id: context.phase,
         epic_id: context.epic,
+        session_id: context.session,
         ..CallContext::default()
     };
-    let at = SystemClock::default().now().text;
+    let now = SystemClock::default().now();
     let name = ToolName::IdOrWire(tool.to_owned());
-    let explanation = world.explain(&caller, &name, arguments, &claimed, &at);
+    let windows = world.windows(&caller, &name, &arguments, &claimed, &now.text);
+    let earlier = earlier(&offline.loaded, windows, now.epoch_ms).await?;
+    let explanation = world.explain(&caller, &name, arguments, &claimed, &now.text, &earlier);
     offline.close().await;
     let Some(explanation) = explanation else {
         let known: Vec<&str> = world.registry().iter().map(|tool| tool.id().as_str()).collect();

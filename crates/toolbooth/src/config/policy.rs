@@ -11,6 +11,7 @@ use serde::Deserialize;
 use toolbooth_contracts::ToolPattern;
 use toolbooth_contracts::secret_location::SecretRef;
 use toolbooth_contracts::trust::TrustLevel;
+use toolbooth_policy::rules::Within;
 
 use super::setting::Setting;
 
@@ -40,6 +41,23 @@ pub(crate) struct Policy {
     pub(crate) rules: Option<PathBuf>,
     /// Whether the rules are enforced.
     pub(crate) mode: RuleMode,
+    /// Windows over earlier calls that rules can read, by name.
+    pub(crate) history: BTreeMap<String, HistoryWindow>,
+}
+
+/// A window over earlier calls.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct HistoryWindow {
+    /// The tools whose calls are counted.
+    pub(crate) tool: ToolPattern,
+    /// How long a call counts, such as `90s`, `5m`, `1h`, `7d`.
+    pub(crate) window: String,
+    /// The JSON pointer of the argument that is summed, such as `/amount`; absent = calls are only counted.
+    pub(crate) sum: Option<String>,
+    /// Whose calls are counted together.
+    #[serde(default)]
+    pub(crate) within: Within,
 }
 
 /// Whether rules are enforced.

@@ -1,9 +1,11 @@
-//! Stage 6: returns the earlier outcome for a key; otherwise checks the approval, charges the
-//! limits and makes the claim.
+//! Stage 6: returns the earlier outcome for a key; otherwise judges by windows, checks the approval,
+//! charges the limits and makes the claim.
 //!
 //! Path: 6. Doc: call-path.md#idempotency
 
 use toolbooth_contracts::Effect;
+use toolbooth_contracts::event::{AuditEventKind, DecisionSummary, EventBody};
+use toolbooth_contracts::history::HistoryEntry;
 use toolbooth_contracts::receipt::{Receipt, ReceiptKey};
 
 use super::{Step, account, approvals, move_to, place, plain, snapshot};
@@ -11,6 +13,7 @@ use crate::approvals::account_for;
 use crate::backend::working::{BegunClaim, Changes, Needs, Stored, WorkingSet};
 use crate::charges::{CHARGED, add_facts};
 use crate::claim::{self, ClaimEvent, ClaimSnapshot, Transition};
+use crate::history::{self, History, HistoryVerdict, seen};
 use crate::ledger::{Claim, ClaimRequest, Claimed, LedgerError};
 
 impl Step for ClaimRequest {
@@ -24,11 +27,18 @@ impl Step for ClaimRequest {
             needs.approvals.insert(needed.name(self));
             needs.pending.insert(needed.pending(self));
         }
+        needs.clock = !self.counted.is_empty();
+        if let Some(question) = &self.history {
+            let windows = question.windows.values().cloned();
+            needs.windows.extend(windows.map(|window| (window, self.at.epoch_ms)));
+            needs.clock = true;
+        }
         needs
     }
 
     fn sync(&self) -> bool {
-        self.sync
+        // Later calls are judged by what is counted.
+        self.sync || !self.counted.is_empty()
     }
 
     fn is_early(&self, claimed: &Claimed) -> bool {
@@ -36,6 +46,8 @@ impl Step for ClaimRequest {
         self.relaxed
             && self.keys.is_empty()
             && self.approval.is_none()
+            && self.counted.is_empty()
+            && self.history.is_none()
             && matches!(claimed, Claimed::Fresh(_))
     }
 
@@ -52,6 +64,12 @@ impl Step for ClaimRequest {
             }
         }
         set.disk_space().check()?;
+        let now_ms = set.clock_ms.unwrap_or(self.at.epoch_ms);
+        let before = again.as_ref().map_or(&[][..], |(receipt, _)| &receipt.history);
+        let judged = match judge(self, set, before, now_ms)? {
+            Ok(judged) => judged,
+            Err(claimed) => return Ok((claimed, Changes::default())),
+        };
         // A claim that is taken over has already spent its approval, if it was for the same call and rule.
         let spent =
             again.as_ref().and_then(|(receipt, _)| set.spent(receipt.approval_id.as_ref()?));
@@ -76,16 +94,20 @@ impl Step for ClaimRequest {
         }
         add_facts(&mut dispatched.facts, CHARGED, taken.iter());
         changes.approvals.extend(approved);
-        let (receipt, fence) = match again {
+        let shadow = judged.and_then(|judged| judged.account_in(&mut dispatched));
+        let entries = entries(self, before, now_ms);
+        let is_counted = !entries.is_empty();
+        let (mut receipt, fence) = match again {
             Some((receipt, snapshot)) => {
                 (run_again(self, set, receipt, snapshot, approval_id), snapshot.fence)
             }
             None => (fresh(self, set, approval_id), ClaimSnapshot::FIRST.fence),
         };
+        receipt.history = entries;
         let id = receipt.receipt_id.clone();
         let key = receipt.idempotency.key_digest.clone();
         let claim = Claim::granted(id.clone(), fence, receipt.attempt).under(key);
-        let claim = claim.charged(taken.clone());
+        let claim = claim.charged(taken.clone()).counted(is_counted);
         let (receipt, digest) = changes.put_named(receipt, fence);
         changes.begun.push(BegunClaim {
             receipt_id: id.clone(),
@@ -94,13 +116,79 @@ impl Step for ClaimRequest {
             caller: self.caller.clone(),
             at: self.at.clone(),
             taken,
+            is_counted,
         });
         changes.held.extend(self.keys.iter().map(|key| (key.clone(), id.clone())));
         dispatched.receipt_id = Some(id);
         account(&mut dispatched, &receipt, digest);
         changes.events.push(plain(dispatched));
+        changes.events.extend(shadow.map(plain));
         Ok((Claimed::Fresh(claim), changes))
     }
+}
+
+/// What rules have permitted that read windows.
+struct Judged {
+    history: History,
+    decision: DecisionSummary,
+    /// What rules in shadow would have decided.
+    shadow: Option<DecisionSummary>,
+}
+
+impl Judged {
+    /// Adds the judgement to the dispatch event. Returns the event of what rules in shadow would have
+    /// decided, if there is one.
+    fn account_in(self, dispatched: &mut EventBody) -> Option<EventBody> {
+        let shadow = self.shadow.map(|decision| EventBody {
+            event: AuditEventKind::PolicyShadowDenied,
+            decision: Some(decision),
+            facts: None,
+            ..dispatched.clone()
+        });
+        dispatched.decision = Some(self.decision);
+        history::add_facts(&mut dispatched.facts, &self.history);
+        shadow
+    }
+}
+
+/// Judges a call by the windows that its rules read; `None` if they read none. `before` are the entries
+/// of the claim that is taken over. Otherwise returns the response to the caller.
+fn judge(
+    request: &ClaimRequest,
+    set: &WorkingSet,
+    before: &[HistoryEntry],
+    now_ms: i64,
+) -> Result<Result<Option<Judged>, Claimed>, LedgerError> {
+    let Some(question) = &request.history else { return Ok(Ok(None)) };
+    let mut earlier_calls = History::new();
+    for (name, window) in &question.windows {
+        let mut totals = set.window(window)?;
+        // The call counts once, however often it is dispatched.
+        let earlier = before.iter().filter(|entry| entry.key == window.key);
+        earlier.for_each(|entry| totals.take(entry));
+        earlier_calls.insert(name.clone(), totals.seen(now_ms));
+    }
+    let history = seen(&question.windows, &request.counted, &earlier_calls);
+    let asked = request.approval.as_ref().map(|needed| &needed.rule_digest);
+    Ok(match question.judge.judge(&history) {
+        HistoryVerdict::Deny => Err(Claimed::Denied),
+        HistoryVerdict::Permit { approval, .. } if approval.as_ref() != asked => {
+            Err(Claimed::OtherApproval)
+        }
+        HistoryVerdict::Permit { decision, shadow, .. } => {
+            Ok(Some(Judged { history, decision, shadow }))
+        }
+    })
+}
+
+/// Returns the entries of a claim that is made at `now_ms`. One that is taken over keeps what other
+/// windows have counted.
+fn entries(request: &ClaimRequest, before: &[HistoryEntry], now_ms: i64) -> Vec<HistoryEntry> {
+    let mut entries: Vec<HistoryEntry> =
+        request.counted.iter().map(|counted| history::entry(counted, now_ms)).collect();
+    let others = before.iter().filter(|own| request.counted.iter().all(|new| new.key != own.key));
+    entries.extend(others.cloned());
+    entries
 }
 
 /// Returns the claim after it is taken over, or the response to the caller if an earlier claim
@@ -193,6 +281,7 @@ fn fresh(request: &ClaimRequest, set: &WorkingSet, approval_id: Option<String>) 
         sandbox_missing: Vec::new(),
         egress: Vec::new(),
         approval_id,
+        history: Vec::new(),
         audit_seq: Some(place(set, 0)),
         audit_count: Some(1),
         pruned_at: None,

@@ -59,6 +59,7 @@ impl Step for Settle {
             let Settlement { claim, log, .. } = &*self.settlement;
             let name = (log.tool_name.as_str(), log.caller.as_str());
             approvals::needs_of_refund(claim.taken(), name, &mut needs);
+            needs.is_alone = claim.is_counted();
         }
         needs
     }
@@ -97,6 +98,7 @@ impl Step for Settle {
         }
         let given_back = match effect {
             Effect::NotStarted => {
+                receipt.history = Vec::new();
                 approvals::refund(set, &receipt, self.settlement.claim.taken(), &mut changes)?
             }
             _ => None,
@@ -225,8 +227,9 @@ impl Step for Abandon {
     type Answer = ();
 
     fn needs(&self) -> Needs {
-        let BegunClaim { receipt_id, tool_id, caller, taken, .. } = &self.0;
+        let BegunClaim { receipt_id, tool_id, caller, taken, is_counted, .. } = &self.0;
         let mut needs = Needs::of_receipt(receipt_id);
+        needs.is_alone = *is_counted;
         approvals::needs_of_refund(taken, (tool_id, caller), &mut needs);
         needs
     }
@@ -248,7 +251,10 @@ impl Step for Abandon {
             changes.free_keys(&receipt);
         }
         let given_back = match effect {
-            Effect::NotStarted => approvals::refund(set, &receipt, taken, &mut changes)?,
+            Effect::NotStarted => {
+                receipt.history = Vec::new();
+                approvals::refund(set, &receipt, taken, &mut changes)?
+            }
             _ => None,
         };
         let mut body = about(&receipt, AuditEventKind::ToolSettledLate, at);

@@ -138,7 +138,10 @@ impl Step for PruneRecords {
     fn needs(&self) -> Needs {
         let before = self.before();
         Needs::of(match self.prune.kind {
-            PruneKind::Receipts => StoreQuery::PrunableReceipts(before, PRUNE_MAX),
+            PruneKind::Receipts => {
+                let now_ms = self.prune.at.epoch_ms;
+                StoreQuery::PrunableReceipts { before, now_ms, limit: PRUNE_MAX }
+            }
             PruneKind::Logs => StoreQuery::PrunableLogs(before, PRUNE_MAX),
             PruneKind::Events => StoreQuery::PrunableEvents(before),
             PruneKind::Calls => StoreQuery::PrunableCalls(before, PRUNE_MAX),
@@ -155,6 +158,7 @@ impl Step for PruneRecords {
                 let receipt = Receipt {
                     result: None,
                     fields: serde_json::Map::new(),
+                    history: Vec::new(),
                     pruned_at: Some(at.text.clone()),
                     ..Receipt::clone(&stored.receipt)
                 };

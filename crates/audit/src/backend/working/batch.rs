@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use toolbooth_contracts::approval::Approval;
+use toolbooth_contracts::history::HistoryEntry;
 use toolbooth_contracts::order::{Order, OrderName};
 use toolbooth_contracts::receipt::{AuditPlace, ClaimState};
 
@@ -33,6 +34,8 @@ pub struct ReceiptChange {
 pub struct Batch {
     /// Receipts by their ids.
     pub receipts: BTreeMap<String, ReceiptChange>,
+    /// Receipts with other entries in windows than before, and these entries.
+    pub history: BTreeMap<String, Vec<HistoryEntry>>,
     /// Receipts that release their keys, before other keys are held.
     pub freed: BTreeSet<String>,
     /// Keys, and the receipts that hold them.
@@ -100,6 +103,7 @@ impl WorkingSet {
             let stored =
                 Stored { receipt: Arc::clone(&put.receipt), fence: put.fence, owner_lost: false };
             let before = self.receipts.insert(id.clone(), Some(stored)).flatten();
+            self.count(&id, before.as_ref(), &put.receipt.history, batch);
             if let Some(running) = self.running.get_mut(&put.receipt.tool_id) {
                 let ran = before.as_ref().is_some_and(|own| own.runs() && !own.owner_lost);
                 *running = (*running + u64::from(runs)).saturating_sub(u64::from(ran));
@@ -114,6 +118,7 @@ impl WorkingSet {
         for receipt in changes.removed {
             let id = receipt.receipt_id.clone();
             let before = self.receipts.insert(id.clone(), None).flatten();
+            self.count(&id, before.as_ref(), &[], batch);
             let moved = batch.receipts.entry(id).or_insert_with(|| ReceiptChange {
                 before: before.map(|before| (before.receipt.state, before.fence)),
                 after: None,
@@ -176,5 +181,28 @@ impl WorkingSet {
         }
         batch.upkeep.add(changes.upkeep);
         batch.begun.extend(changes.begun);
+    }
+
+    /// Counts a receipt in its windows, in place of what was counted before.
+    fn count(
+        &mut self,
+        id: &str,
+        before: Option<&Stored>,
+        entries: &[HistoryEntry],
+        batch: &mut Batch,
+    ) {
+        let before = before.map_or(&[][..], |before| &before.receipt.history);
+        if before == entries {
+            return;
+        }
+        for (name, window) in &mut self.windows {
+            for gone in before.iter().filter(|entry| entry.key == name.key) {
+                window.totals.take(gone);
+                window.is_exact &= entries.iter().any(|entry| entry.key == name.key);
+            }
+            let new = entries.iter().filter(|entry| entry.key == name.key);
+            new.for_each(|entry| window.totals.add(entry));
+        }
+        batch.history.insert(id.to_owned(), entries.to_vec());
     }
 }

@@ -81,6 +81,8 @@ pub struct BegunClaim {
     pub at: Moment,
     /// The charges that it has taken.
     pub taken: Vec<Taken>,
+    /// Whether a window of the policy counts it.
+    pub is_counted: bool,
 }
 
 /// The changes of a step, applied completely or not applied.

@@ -2,12 +2,13 @@
 //!
 //! Path: 6, 9. Doc: records.md#the-ledger
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::Stored;
 pub use crate::approvals::{ApprovalName, PendingName};
 use crate::backend::disk_space::Dropped;
 use crate::backend::pruning::Removal;
+use crate::history::WindowName;
 pub use crate::queue::CallName;
 use crate::queue::{QueuedCall, RawCall};
 use crate::reads::{PrunedLog, WriterHead};
@@ -32,6 +33,13 @@ pub struct Needs {
     pub approvals: BTreeSet<ApprovalName>,
     /// Callers for which the number of undecided approvals is needed.
     pub pending: BTreeSet<PendingName>,
+    /// Windows of the policy, and the time at which the earliest of them ends, in milliseconds; a store
+    /// with a clock of its own takes that.
+    pub windows: BTreeMap<WindowName, i64>,
+    /// Whether the time of the store's clock is needed.
+    pub clock: bool,
+    /// Whether the step must have its own batch.
+    pub is_alone: bool,
     /// Asynchronous calls.
     pub calls: BTreeSet<CallName>,
     /// Whether all orders of operators are needed.
@@ -54,8 +62,15 @@ pub enum StoreQuery {
         /// Whether the ends are requested.
         heads: bool,
     },
-    /// Settled receipts from before a time that are not tombstones; at most this number.
-    PrunableReceipts(String, usize),
+    /// Settled receipts that are not tombstones.
+    PrunableReceipts {
+        /// Only from before this time.
+        before: String,
+        /// Only those that no window of the policy counts at this time, in milliseconds.
+        now_ms: i64,
+        /// At most this number.
+        limit: usize,
+    },
     /// Agent logs from before a time; at most this number.
     PrunableLogs(String, usize),
     /// Agent logs to remove if space runs short, at most this number. Logs of calls without a
@@ -142,10 +157,24 @@ impl Needs {
         self.running.extend(other.running);
         self.approvals.extend(other.approvals);
         self.pending.extend(other.pending);
+        for (name, at_ms) in other.windows {
+            self.windows
+                .entry(name)
+                .and_modify(|known| *known = at_ms.min(*known))
+                .or_insert(at_ms);
+        }
+        self.clock |= other.clock;
+        self.is_alone |= other.is_alone;
         self.calls.extend(other.calls);
         self.orders |= other.orders;
         self.waiting |= other.waiting;
         self.survey = self.survey.take().or(other.survey);
+    }
+
+    /// Whether the step cannot share its batch with others.
+    #[must_use]
+    pub fn is_alone(&self) -> bool {
+        self.is_alone || self.survey.is_some()
     }
 
     /// Whether no record is needed.

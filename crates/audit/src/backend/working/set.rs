@@ -19,6 +19,7 @@ use crate::backend::disk_space::DiskSpace;
 use crate::backend::writer_status::WriterStatus;
 use crate::charges::BudgetRow;
 use crate::digest::Digester;
+use crate::history::{WindowName, WindowTotals};
 use crate::ledger::LedgerError;
 use crate::orders::RawOrder;
 use crate::queue::QueuedCall;
@@ -45,6 +46,14 @@ impl Stored {
     }
 }
 
+/// A window as it was loaded, with the changes of the batch.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct LoadedWindow {
+    pub(super) totals: WindowTotals,
+    /// Whether its last call is known: it may be one that was given back.
+    pub(super) is_exact: bool,
+}
+
 /// The records that a batch works on. Reading a record that was not loaded is an error, because its
 /// absence is not known.
 #[derive(Debug)]
@@ -59,6 +68,7 @@ pub struct WorkingSet {
     pub(super) approvals: BTreeMap<String, Approval>,
     asked: HashSet<ApprovalName>,
     pub(super) pending: HashMap<PendingName, u64>,
+    pub(super) windows: HashMap<WindowName, LoadedWindow>,
     pub(super) calls: HashMap<CallName, Option<QueuedCall>>,
     /// All orders; `None` in the place of one that no event accounts for.
     pub(super) orders: Option<BTreeMap<OrderName, Option<Order>>>,
@@ -94,6 +104,7 @@ impl WorkingSet {
             approvals: BTreeMap::new(),
             asked: HashSet::new(),
             pending: HashMap::new(),
+            windows: HashMap::new(),
             calls: HashMap::new(),
             orders: None,
             waiting: None,
@@ -206,6 +217,18 @@ impl WorkingSet {
         self.pending.get(name).copied().ok_or_else(|| unread("how many approvals are pending"))
     }
 
+    /// Returns the calls in a window.
+    ///
+    /// # Errors
+    /// [`LedgerError::Unavailable`] if a call of it is being given back; as [`WorkingSet::held`].
+    pub fn window(&self, name: &WindowName) -> Result<WindowTotals, LedgerError> {
+        let window = self.windows.get(name).ok_or_else(|| unread("a window"))?;
+        match window.is_exact {
+            true => Ok(window.totals),
+            false => Err(LedgerError::unavailable("a call of the window is being given back")),
+        }
+    }
+
     /// Returns an approval that a receipt has spent.
     #[must_use]
     pub fn spent(&self, approval_id: &str) -> Option<&Approval> {
@@ -295,6 +318,14 @@ impl WorkingSet {
             running: those(&needs.running, |tool| self.running.contains_key(tool)),
             approvals: those(&needs.approvals, |name| self.asked.contains(name)),
             pending: those(&needs.pending, |name| self.pending.contains_key(name)),
+            windows: needs
+                .windows
+                .iter()
+                .filter(|(name, _)| !self.windows.contains_key(name))
+                .map(|(name, at_ms)| (name.clone(), *at_ms))
+                .collect(),
+            clock: needs.clock && self.clock_ms.is_none(),
+            is_alone: false,
             calls: those(&needs.calls, |name| self.calls.contains_key(name)),
             orders: needs.orders && self.orders.is_none(),
             waiting: needs.waiting && self.waiting.is_none(),
@@ -346,6 +377,11 @@ impl WorkingSet {
     /// Loads the number of undecided approvals of a caller.
     pub fn load_pending(&mut self, name: PendingName, pending: u64) {
         self.pending.insert(name, pending);
+    }
+
+    /// Loads the calls in a window from the store.
+    pub fn load_window(&mut self, name: WindowName, totals: WindowTotals) {
+        self.windows.insert(name, LoadedWindow { totals, is_exact: true });
     }
 
     /// Loads a call from the store.
@@ -414,6 +450,7 @@ impl WorkingSet {
         self.running.clear();
         self.asked.clear();
         self.pending.clear();
+        self.windows.clear();
         self.calls.clear();
         self.orders = None;
         self.waiting = None;

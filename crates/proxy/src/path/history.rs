@@ -1,0 +1,92 @@
+//! Judges a call by windows over earlier calls, in the transaction of its claim.
+//!
+//! Path: 6. Doc: policy.md#history
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use toolbooth_audit::history::{
+    History, HistoryJudge, HistoryQuestion, HistoryVerdict, WindowName,
+};
+use toolbooth_contracts::{CallContext, Caller, GuardedArguments, ToolContract};
+use toolbooth_policy::{AskedCall, Denial, Permit};
+
+use super::resolve::FoundTool;
+use crate::state::ProxyState;
+use crate::world::World;
+
+/// A call that is judged once its windows are known, by the world that resolved it.
+pub(super) struct CallJudge {
+    world: Arc<World>,
+    contract: Arc<ToolContract>,
+    caller: Caller,
+    arguments: GuardedArguments,
+    claimed: CallContext,
+    at: String,
+    /// The last judgement.
+    judged: Mutex<Option<Result<Permit, Denial>>>,
+}
+
+impl CallJudge {
+    pub(super) fn new(
+        state: &ProxyState,
+        found: &FoundTool,
+        arguments: &GuardedArguments,
+    ) -> Arc<Self> {
+        let trail = &found.entered.trail;
+        Arc::new(Self {
+            world: Arc::clone(&found.world),
+            contract: Arc::clone(found.tool.contract()),
+            caller: trail.caller.clone(),
+            arguments: arguments.clone(),
+            claimed: trail.context.clone(),
+            at: state.parts.clock.now().text,
+            judged: Mutex::new(None),
+        })
+    }
+
+    /// Returns the question to the ledger.
+    pub(super) fn question(
+        self: &Arc<Self>,
+        windows: &BTreeMap<String, WindowName>,
+    ) -> HistoryQuestion {
+        let judge: Arc<dyn HistoryJudge> = Arc::clone(self) as _;
+        HistoryQuestion { windows: windows.clone(), judge }
+    }
+
+    /// Takes the last judgement; `None` if the ledger has not asked since.
+    pub(super) fn take(&self) -> Option<Result<Permit, Denial>> {
+        self.judged.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+impl HistoryJudge for CallJudge {
+    fn judge(&self, history: &History) -> HistoryVerdict {
+        let call = AskedCall {
+            caller: &self.caller,
+            contract: &self.contract,
+            arguments: self.arguments.tree(),
+            claimed: &self.claimed,
+            at: &self.at,
+            history: Some(history),
+        };
+        let judged = self.world.policy.complete(&call);
+        let verdict = match &judged {
+            Ok(permit) => HistoryVerdict::Permit {
+                decision: permit.summary(),
+                approval: permit.approval().map(|need| need.rule_digest.clone()),
+                shadow: permit.shadow().cloned(),
+            },
+            Err(_) => HistoryVerdict::Deny,
+        };
+        *self.judged.lock().unwrap_or_else(PoisonError::into_inner) = Some(judged);
+        verdict
+    }
+}
+
+impl fmt::Debug for CallJudge {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CallJudge").field("tool", &self.contract.tool_id).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,157 @@
+//! Measures what rules that read earlier calls add to a call, by the number of calls in their window.
+//!
+//! All kinds of calls are made in turns, one after the other, over one store.
+//!
+//! `cargo bench -p toolbooth-tests --bench history`.
+#![allow(missing_docs)]
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use serde_json::json;
+use toolbooth_audit::Ledger;
+use toolbooth_audit::note::Signer;
+use toolbooth_contracts::contract::{AdapterId, ToolContract};
+use toolbooth_contracts::coverage::Readiness;
+use toolbooth_contracts::{
+    CallRequest, Caller, Conversation, Dispatch, Executor, Guard, Outcome, ToolCall, ToolOutput,
+    ToolPattern,
+};
+use toolbooth_policy::rules::{HistoryWindow, HistoryWindows, RuleFile, RuleSet, Within};
+use toolbooth_policy::{Authorizer, FeatureFlags};
+use toolbooth_proxy::{
+    Clock, Executors, IdSource, ProxyParts, SystemClock, SystemIds, ToolProxy, World, Worlds,
+};
+use toolbooth_registry::{RegisteredTool, Source, ToolRegistry};
+use toolbooth_store::postgres::{self, PostgresOptions};
+use toolbooth_store::sqlite::{self, Durability, SqliteOptions};
+use toolbooth_tests::postgres::Postgres;
+
+/// The calls in the window for each measurement.
+const SIZES: [usize; 4] = [10, 100, 1_000, 10_000];
+const ROUNDS: usize = 400;
+
+const RULES: &str = "\
+@id(\"all\") permit (principal, action, resource);
+@id(\"large\") forbid (principal, action in [Action::\"plain.do\", Action::\"counted.do\"], resource)
+when { context.args.amount.greaterThan(decimal(\"500.0\")) };
+@id(\"limit\") forbid (principal, action == Action::\"limited.do\", resource)
+when { context.history.taken.sum.greaterThan(decimal(\"900000000.0\")) };
+";
+
+struct Echo;
+
+#[async_trait]
+impl Executor for Echo {
+    async fn execute(&self, dispatch: Dispatch, _: Conversation) -> Outcome {
+        Outcome::Done(ToolOutput::text(dispatch.arguments.as_str()))
+    }
+
+    async fn readiness(&self, _: &ToolContract, _: bool) -> Readiness {
+        Readiness::Ready
+    }
+}
+
+fn registry() -> ToolRegistry {
+    let mut registry = ToolRegistry::default();
+    for id in ["plain.do", "counted.do", "limited.do"] {
+        let entry = json!({
+            "name": id, "description": "Echoes.", "execution": { "localRuntimeId": "bench" },
+            "input_schema": { "type": "object", "required": ["amount"],
+                "properties": { "amount": { "type": "number" } } },
+            "output_schema": {}
+        });
+        let tool = RegisteredTool::from_entry(&entry, Source::File, &Guard::default());
+        let _ = registry.register(tool.expect("fits"));
+    }
+    registry
+}
+
+/// Declares `taken`, which counts `limited.do`, and `others`, which counts `counted.do`.
+fn windows() -> HistoryWindows {
+    let window = |tool: &str| HistoryWindow {
+        tool: ToolPattern::try_from(tool.to_owned()).expect("an id"),
+        length: Duration::from_secs(86_400),
+        sum: Some("/amount".to_owned()),
+        within: Within::Caller,
+    };
+    let all = [("taken", window("limited.do")), ("others", window("counted.do"))];
+    let all: BTreeMap<String, HistoryWindow> =
+        all.into_iter().map(|(name, window)| (name.to_owned(), window)).collect();
+    HistoryWindows::new(all).expect("are valid")
+}
+
+fn proxy(ledger: Arc<dyn Ledger>) -> ToolProxy {
+    let file = RuleFile { name: "bench.cedar".into(), text: RULES.into(), cases: None };
+    let rules = RuleSet::read(&[file], &windows()).expect("are valid");
+    let policy = Authorizer::new(FeatureFlags::ON).with_engine(Arc::new(rules));
+    ToolProxy::new(ProxyParts::new(
+        Worlds::new(World::new(policy).with_registry(registry())),
+        ledger,
+        Executors::default().with(AdapterId::Local("bench".into()), Arc::new(Echo)),
+    ))
+}
+
+async fn call(proxy: &ToolProxy, tool: &str) -> Duration {
+    let began = Instant::now();
+    let request = CallRequest::new(tool, "{\"amount\":1.25}").expect("JSON");
+    let call = ToolCall::new(request, Caller::local());
+    let result = proxy.call(call, Conversation::detached().0).await;
+    assert!(!result.is_error, "{result:?}");
+    began.elapsed()
+}
+
+fn median(times: &mut [Duration]) -> f64 {
+    times.sort_unstable();
+    times[times.len() / 2].as_secs_f64() * 1e6
+}
+
+async fn measure(name: &str, ledger: Arc<dyn Ledger>) {
+    let proxy = proxy(ledger);
+    let mut counted = 0;
+    for size in SIZES {
+        while counted + ROUNDS < size {
+            call(&proxy, "limited.do").await;
+            counted += 1;
+        }
+        let mut times: [Vec<Duration>; 3] = Default::default();
+        for _ in 0..ROUNDS {
+            for (tool, times) in
+                ["plain.do", "counted.do", "limited.do"].into_iter().zip(&mut times)
+            {
+                times.push(call(&proxy, tool).await);
+            }
+            counted += 1;
+        }
+        let [plain, own, limited] = times.map(|mut times| median(&mut times));
+        println!(
+            "{name}, {} to {counted} calls in the window: a call {plain:.0} µs, counted {:+.0} µs, \
+             limited {:+.0} µs",
+            counted - ROUNDS,
+            own - plain,
+            limited - plain
+        );
+    }
+}
+
+#[tokio::main]
+async fn main() {
+    let (clock, ids) = (SystemClock::default(), SystemIds);
+    let folder = tempfile::tempdir().expect("a folder");
+    let options = SqliteOptions { durability: Durability::Process, ..SqliteOptions::default() };
+    let ledger = sqlite::open(folder.path(), &ids.next(), options, &clock.now()).expect("opens");
+    measure("SQLite", Arc::new(ledger)).await;
+    let Some(server) = Postgres::start() else { return };
+    let options = PostgresOptions {
+        url: server.url(&server.database()),
+        digest_key: [7; 32],
+        older_digest_keys: Vec::new(),
+        signer: Signer::new(&[7; 32]),
+        kept: None,
+        accept_restored: false,
+    };
+    let ledger = postgres::open(options, &ids.next(), &clock.now()).await.expect("opens");
+    measure("PostgreSQL", Arc::new(ledger)).await;
+}
