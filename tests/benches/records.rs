@@ -141,7 +141,7 @@ fn settlement(
         is_error: false,
         error_code: None,
         attempt: 0,
-        decision_inputs: Some(json!({ "rule": "default", "reason": "permitted" })),
+        decision_inputs: None,
         timestamp: at.text.clone(),
         internal: None,
     };

@@ -23,6 +23,7 @@ mod postgres;
 mod real_clients;
 mod records;
 mod registry;
+mod rehearsal;
 mod rules;
 mod schedules;
 mod servers;

@@ -107,16 +107,7 @@ pub(crate) fn add_facts(facts: &mut Option<Map<String, Value>>, history: &Histor
     if history.is_empty() {
         return;
     }
-    let windows = history.iter().map(|(name, seen)| {
-        let mut window = Map::new();
-        window.insert("count".to_owned(), seen.count.into());
-        let sum = i64::try_from(seen.sum).ok().and_then(Amount::of_ten_thousandths);
-        window.extend(sum.map(|sum| ("sum".to_owned(), sum.to_string().into())));
-        window.extend(seen.since_ms.map(|ms| ("sinceMs".to_owned(), json!(ms))));
-        (name.clone(), Value::Object(window))
-    });
-    let windows: Map<String, Value> = windows.collect();
-    facts.get_or_insert_default().insert(HISTORY.to_owned(), windows.into());
+    facts.get_or_insert_default().insert(HISTORY.to_owned(), json!(history));
 }
 
 /// Returns the form in which entries are compared with the rows of a store: key, time, amount in ten

@@ -5,9 +5,9 @@
 #[cfg(feature = "schemars")]
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 use crate::code::ErrorCode;
+use crate::decision::DecisionInputs;
 use crate::json::JsonText;
 
 /// The log row of one call, for the operator of an agent.
@@ -55,7 +55,7 @@ pub struct AgentLog {
     pub attempt: u32,
     /// The inputs of the decision.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub decision_inputs: Option<Value>,
+    pub decision_inputs: Option<DecisionInputs>,
     /// When the call ended, RFC 3339 UTC.
     pub timestamp: String,
     /// The full cause, for operators only.

@@ -5,10 +5,13 @@
 use std::fmt;
 use std::sync::Arc;
 
+#[cfg(feature = "schemars")]
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// How a caller was authenticated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum CallerKind {
     /// The user of this machine: command line, stdio, loopback connections without credentials.

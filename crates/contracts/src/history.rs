@@ -113,14 +113,38 @@ pub struct WindowName {
 }
 
 /// A window as the rules see it.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(JsonSchema))]
+#[serde(rename_all = "camelCase")]
 pub struct WindowSeen {
     /// The number of calls, with the one that is judged where the window counts it.
     pub count: u64,
     /// The sum of their amounts, in ten thousandths, likewise.
+    #[serde(with = "sum_text")]
+    #[cfg_attr(feature = "schemars", schemars(with = "String"))]
     pub sum: i128,
     /// Milliseconds since the last earlier call; `None` if there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since_ms: Option<i64>,
+}
+
+/// Sums in the form of amounts. They may be larger than any amount.
+mod sum_text {
+    use serde::{Deserialize, Deserializer, Serializer, de};
+
+    pub(super) fn serialize<S: Serializer>(sum: &i128, serializer: S) -> Result<S::Ok, S::Error> {
+        let scale = i128::from(super::SCALE);
+        serializer.collect_str(&format_args!("{}.{:04}", sum / scale, sum % scale))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<i128, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let number = text.split_once('.').filter(|(_, rest)| rest.len() == 4);
+        let number = number.and_then(|(ones, rest)| format!("{ones}{rest}").parse().ok());
+        number.ok_or_else(|| de::Error::custom("not a sum such as `12.5000`"))
+    }
 }
 
 impl WindowSeen {

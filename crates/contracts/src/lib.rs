@@ -11,6 +11,7 @@ pub mod code;
 pub mod contract;
 pub mod conversation;
 pub mod coverage;
+pub mod decision;
 pub mod declaration;
 pub mod error;
 pub mod event;

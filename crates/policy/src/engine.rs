@@ -162,6 +162,13 @@ pub trait PolicyEngine: Send + Sync {
         Ok(Vec::new())
     }
 
+    /// Whether the rules read an argument of a tool, or a part of it, by its JSON pointer (RFC 6901). An
+    /// engine that does not know reads everything.
+    fn reads_argument(&self, tool_id: &str, pointer: &str) -> bool {
+        let _ = (tool_id, pointer);
+        true
+    }
+
     /// Binds the rules to all tools of a world; called for each world before it is published. `None`
     /// from an engine that judges every tool without that.
     fn bind(&self, tools: &[EngineTool<'_>]) -> Option<Binding> {

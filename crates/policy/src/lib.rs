@@ -11,6 +11,7 @@ mod explain;
 mod flags;
 mod items;
 mod pauses;
+mod rehearse;
 mod rule_finding;
 #[cfg(feature = "cedar")]
 pub mod rules;
@@ -29,6 +30,7 @@ pub use explain::{ExplainedStep, Explanation, StepResult};
 pub use flags::FeatureFlags;
 pub use items::{Item, ItemPermit};
 pub use pauses::Pauses;
+pub use rehearse::{Decision, Rehearsed};
 pub use rule_finding::{Place, RuleCode, RuleFinding};
 pub use toolset::ToolSet;
 pub use whitelist::Whitelist;

@@ -11,7 +11,9 @@ use toolbooth_audit::LedgerError;
 use toolbooth_audit::ledger::{Moment, Refusal};
 use toolbooth_audit::redact;
 use toolbooth_contracts::agent_log::{AgentLog, LogLevel};
+use toolbooth_contracts::decision::{CallerInputs, DecisionInputs};
 use toolbooth_contracts::event::{AuditEventKind, DecisionSummary, EventBody};
+use toolbooth_contracts::history::History;
 use toolbooth_contracts::json::{JsonText, WRAPPED_DEPTH_MAX, parse_with_doubles};
 use toolbooth_contracts::secret::SecretShapes;
 use toolbooth_contracts::{
@@ -51,6 +53,18 @@ impl Input {
     }
 }
 
+/// With what a call was judged, in addition to its arguments and claims.
+pub(crate) struct Judged {
+    pub(crate) contract_digest: String,
+    pub(crate) grants: Vec<String>,
+    /// When the rules judged; `None` without rules.
+    pub(crate) at: Option<String>,
+    /// The rule that asked for an approval.
+    pub(crate) approval: Option<String>,
+    /// The windows that the rules have read.
+    pub(crate) history: History,
+}
+
 /// The caller and the target of a call, as far as they are known: passed along the path and into the
 /// records.
 pub(crate) struct CallTrail {
@@ -66,6 +80,8 @@ pub(crate) struct CallTrail {
     pub(crate) older_args_digests: Vec<String>,
     pub(crate) policy_version: String,
     pub(crate) decision: Option<DecisionSummary>,
+    /// With what the call was judged, once it was.
+    pub(crate) judged: Option<Box<Judged>>,
     /// What rules in shadow would have decided, until it is recorded.
     pub(crate) shadow: Option<DecisionSummary>,
     /// Whether such a decision is recorded: a call that waits for an approval is judged again.
@@ -93,6 +109,7 @@ impl CallTrail {
             older_args_digests: Vec::new(),
             policy_version: String::new(),
             decision: None,
+            judged: None,
             shadow: None,
             is_shadow_recorded: false,
             warnings: Vec::new(),
@@ -149,15 +166,25 @@ impl CallTrail {
             is_error: false,
             error_code: None,
             attempt: 0,
-            decision_inputs: self.decision.as_ref().map(|decision| {
-                json!({
-                    "rule": decision.rule,
-                    "reason": decision.reason,
-                    "policyVersion": self.policy_version,
-                })
-            }),
+            decision_inputs: self.decision.as_ref().map(|decision| self.inputs(decision)),
             timestamp: at.text.clone(),
             internal: None,
+        }
+    }
+
+    /// Returns a decision with its inputs.
+    fn inputs(&self, decision: &DecisionSummary) -> DecisionInputs {
+        let judged = self.judged.as_deref();
+        DecisionInputs {
+            rule: decision.rule.clone(),
+            reason: decision.reason.clone(),
+            policy_version: self.policy_version.clone(),
+            contract_digest: judged.map(|judged| judged.contract_digest.clone()),
+            caller: judged.map(|judged| CallerInputs::of(&self.caller, judged.grants.clone())),
+            session_id: judged.and(self.context.session_id.clone()),
+            judged_at: judged.and_then(|judged| judged.at.clone()),
+            approval: judged.and_then(|judged| judged.approval.clone()),
+            history: judged.map(|judged| judged.history.clone()).unwrap_or_default(),
         }
     }
 

@@ -212,10 +212,16 @@ impl World {
         &self.rule_fit
     }
 
+    /// Returns another policy, bound to the tools of this world, and how its rules fit them.
+    #[must_use]
+    pub fn bind(&self, policy: &Authorizer) -> (Authorizer, RuleFit) {
+        policy.bound(&self.engine_tools())
+    }
+
     /// Returns how the rules of another policy fit the tools of this world.
     #[must_use]
     pub fn fit_of(&self, policy: &Authorizer) -> RuleFit {
-        policy.bound(&self.engine_tools()).1
+        self.bind(policy).1
     }
 
     /// Returns the world with names on the wire for its tools, and with the rules bound to them.

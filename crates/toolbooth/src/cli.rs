@@ -392,12 +392,30 @@ pub(crate) enum Policy {
     )]
     Explain {
         /// The tool's id, or its name on the wire.
-        tool: String,
+        #[arg(required_unless_present = "call", conflicts_with = "call")]
+        tool: Option<String>,
+        /// A past call, by its id: what was decided on it, and what would be now.
+        #[arg(long, value_name = "CALL_ID")]
+        call: Option<String>,
         /// The arguments as JSON; `@FILE`, or `-` for standard input.
         #[arg(long, default_value = "{}")]
         args: String,
         #[command(flatten)]
         context: Box<Context>,
+        #[command(flatten)]
+        shown: Shown,
+    },
+    /// Judges recorded calls by other rules, and tells which decisions would change; runs nothing.
+    #[command(
+        after_help = "Example:\n  toolbooth policy replay --since 7d --policy stricter-rules"
+    )]
+    Replay {
+        /// Calls since this time: RFC 3339, or so long ago, such as 1h or 7d.
+        #[arg(long, default_value = "7d", value_name = "TIME")]
+        since: String,
+        /// Other rules, a file or a folder; default: those of the configuration.
+        #[arg(long, value_name = "FILE|FOLDER")]
+        policy: Option<PathBuf>,
         #[command(flatten)]
         shown: Shown,
     },

@@ -27,11 +27,17 @@ const SHOWN_MAX: usize = 20;
 /// Returns the files of rules: the configured one, or all of the configured folder, in the order of their
 /// names.
 fn paths(loaded: &Loaded) -> Result<Vec<PathBuf>, Failure> {
-    let Some(rules) = &loaded.config.policy.rules else { return Ok(Vec::new()) };
-    let root = loaded.path(rules);
+    match &loaded.config.policy.rules {
+        None => Ok(Vec::new()),
+        Some(rules) => files_of(loaded.path(rules), "policy.rules"),
+    }
+}
+
+/// Returns a file of rules, or all of a folder, in the order of their names. `place` names them in errors.
+fn files_of(root: PathBuf, place: &str) -> Result<Vec<PathBuf>, Failure> {
     let wrong = |message: String| {
         Failure::configuration(message)
-            .at("policy.rules")
+            .at(place.to_owned())
             .hint("name a file in the Cedar language, or a folder of files `NAME.cedar`")
     };
     let unreadable =
@@ -77,8 +83,20 @@ pub(crate) fn read(loaded: &Loaded) -> Result<Option<Arc<RuleSet>>, Failure> {
     if loaded.config.policy.rules.is_none() {
         return Ok(None);
     }
+    set_of(loaded, paths(loaded)?).map(Some)
+}
+
+/// Reads other rules than the configured ones, a file or a folder. They can read the configured windows.
+///
+/// # Errors
+/// As [`read`].
+pub(crate) fn read_at(loaded: &Loaded, root: &Path) -> Result<Arc<RuleSet>, Failure> {
+    set_of(loaded, files_of(root.to_owned(), "--policy")?)
+}
+
+fn set_of(loaded: &Loaded, paths: Vec<PathBuf>) -> Result<Arc<RuleSet>, Failure> {
     let mut all = Vec::new();
-    for path in paths(loaded)? {
+    for path in paths {
         let name = name(loaded, &path);
         let text = text(&path, &name)?;
         let cases = cases_of(&path);
@@ -93,7 +111,7 @@ pub(crate) fn read(loaded: &Loaded) -> Result<Option<Arc<RuleSet>>, Failure> {
         };
         all.push(RuleFile { name, text, cases });
     }
-    RuleSet::read(&all, &windows(loaded)?).map(Some).map_err(|findings| refused(&findings))
+    RuleSet::read(&all, &windows(loaded)?).map_err(|findings| refused(&findings))
 }
 
 /// Returns the windows over earlier calls that rules can read.

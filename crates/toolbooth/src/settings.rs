@@ -72,26 +72,7 @@ pub(crate) fn check_defaults(config: &Config) -> Result<(), Failure> {
 
 /// Returns the policy of the configuration, with its rules, which are not bound to tools yet.
 pub(crate) fn authorizer(loaded: &Loaded) -> Result<Authorizer, Failure> {
-    let config = &loaded.config;
-    let variable = |name: &str| std::env::var(name).ok();
-    let flags =
-        FeatureFlags { mcp_tools: config.flags.mcp_tools, tools_policy: config.flags.tools_policy }
-            .overridden(variable)
-            .map_err(|error| Failure::configuration(error.to_string()))?;
-    let whitelist = match variable("TOOL_WHITELIST").filter(|list| !list.is_empty()) {
-        Some(list) => Whitelist::parse(&list)
-            .map_err(|error| Failure::configuration(error.to_string()))
-            .map_err(|failure| failure.at("the variable TOOL_WHITELIST"))?,
-        None => config.policy.whitelist.clone().map_or_else(Whitelist::all, Whitelist::only),
-    };
-    let authorizer = Authorizer::new(flags)
-        .with_whitelist(whitelist)
-        .with_callers(crate::caller_sets::rights(config)?)
-        .with_budget(crate::caller_sets::budget(&config.budgets, "budgets")?)
-        .with_approval_by_trust(
-            config.trust.approval.clone(),
-            TrustLevels::with(config.trust.levels.clone()),
-        );
+    let (config, authorizer) = (&loaded.config, without_rules(loaded)?);
     let Some(rules) = crate::rules::read(loaded)? else {
         let useless = |setting: &str| {
             Err(Failure::configuration(format!("`{setting}` has no effect without rules"))
@@ -109,6 +90,30 @@ pub(crate) fn authorizer(loaded: &Loaded) -> Result<Authorizer, Failure> {
         RuleMode::Enforce => authorizer,
         RuleMode::Shadow => authorizer.with_rules_in_shadow(),
     })
+}
+
+/// Returns the policy of the configuration without its rules.
+pub(crate) fn without_rules(loaded: &Loaded) -> Result<Authorizer, Failure> {
+    let config = &loaded.config;
+    let variable = |name: &str| std::env::var(name).ok();
+    let flags =
+        FeatureFlags { mcp_tools: config.flags.mcp_tools, tools_policy: config.flags.tools_policy }
+            .overridden(variable)
+            .map_err(|error| Failure::configuration(error.to_string()))?;
+    let whitelist = match variable("TOOL_WHITELIST").filter(|list| !list.is_empty()) {
+        Some(list) => Whitelist::parse(&list)
+            .map_err(|error| Failure::configuration(error.to_string()))
+            .map_err(|failure| failure.at("the variable TOOL_WHITELIST"))?,
+        None => config.policy.whitelist.clone().map_or_else(Whitelist::all, Whitelist::only),
+    };
+    Ok(Authorizer::new(flags)
+        .with_whitelist(whitelist)
+        .with_callers(crate::caller_sets::rights(config)?)
+        .with_budget(crate::caller_sets::budget(&config.budgets, "budgets")?)
+        .with_approval_by_trust(
+            config.trust.approval.clone(),
+            TrustLevels::with(config.trust.levels.clone()),
+        ))
 }
 
 /// Returns the limits of the call path.

@@ -101,7 +101,7 @@ impl Call {
                 is_error: false,
                 error_code: None,
                 attempt: 1,
-                decision_inputs: Some(json!({ "rule": "default", "reason": "permitted" })),
+                decision_inputs: None,
                 timestamp: at.text,
                 internal: None,
             },

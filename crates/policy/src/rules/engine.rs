@@ -67,6 +67,10 @@ impl PolicyEngine for BoundRules {
         BoundRules::counted(self, question)
     }
 
+    fn reads_argument(&self, tool_id: &str, pointer: &str) -> bool {
+        BoundRules::reads_argument(self, tool_id, pointer)
+    }
+
     fn judge_item(&self, question: &ItemQuestion<'_>) -> Result<Verdict, EngineError> {
         let applying = self.applying_to_item(question)?;
         Ok(applying.verdict(&self.set))

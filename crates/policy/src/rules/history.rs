@@ -228,6 +228,19 @@ impl HistoryWindows {
         Ok(counted)
     }
 
+    /// Whether one of the windows with these names sums an argument at a JSON pointer, or beneath it.
+    pub(super) fn sums_at(&self, names: &[String], pointer: &str) -> bool {
+        let sums = names.iter().filter_map(|name| self.0.get(name)?.sum.as_deref());
+        sums.into_iter().any(|sum| {
+            let beneath = |whole: &str, part: &str| {
+                whole
+                    .strip_prefix(part)
+                    .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+            };
+            beneath(sum, pointer) || beneath(pointer, sum)
+        })
+    }
+
     /// Returns the type of the windows, as a JSON schema of Cedar states it.
     pub(super) fn cedar(&self) -> Value {
         let windows = self.0.iter().map(|(name, window)| {

@@ -56,6 +56,13 @@ impl BoundRules {
         tool.is_some_and(|tool| tool.slice.permits_by_history(&self.set))
     }
 
+    /// Whether the rules of a tool, or a window that counts it, read an argument or a part of it.
+    pub(super) fn reads_argument(&self, tool_id: &str, pointer: &str) -> bool {
+        let Some(tool) = self.tools.get(tool_id) else { return false };
+        tool.slice.reads.of("args").is_some_and(|reads| reads.reads_at(pointer))
+            || self.set.windows.sums_at(&tool.counting, pointer)
+    }
+
     /// Returns the windows that count a call.
     pub(super) fn counted(&self, question: &Question<'_>) -> Result<Vec<CountedIn>, Uncountable> {
         let Some(tool) = self.tools.get(question.contract.tool_id.as_str()) else {

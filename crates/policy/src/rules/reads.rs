@@ -49,6 +49,22 @@ impl Reads {
         self.everything
     }
 
+    /// Whether something is read at a JSON pointer, or beneath it.
+    pub(super) fn reads_at(&self, pointer: &str) -> bool {
+        let mut reads = self;
+        for name in pointer.split('/').skip(1) {
+            if reads.everything {
+                return true;
+            }
+            let name = name.replace("~1", "/").replace("~0", "~");
+            match reads.parts.get(&name) {
+                Some(parts) => reads = parts,
+                None => return false,
+            }
+        }
+        true
+    }
+
     /// Returns the parts with a name that are read.
     pub(super) fn parts(&self) -> impl Iterator<Item = (&String, &Self)> {
         self.parts.iter()
@@ -145,6 +161,16 @@ mod tests {
             reads("if principal.name == \"a\" then [context.args].contains({n: 1}) else true");
         assert_eq!(hidden, of(&[&["args"]]));
         assert!(hidden.of("args").unwrap().of("anything").is_some());
+        let city = guarded.of("args").unwrap();
+        for (pointer, is_read) in [
+            ("", true),
+            ("/to", true),
+            ("/to/city", true),
+            ("/to/city/x", true),
+            ("/to/zip", false),
+        ] {
+            assert_eq!(city.reads_at(pointer), is_read, "{pointer}");
+        }
         assert_eq!(reads("context == context"), of(&[&[]]));
         assert_eq!(reads("!(principal.name == \"a\")"), Reads::default());
     }

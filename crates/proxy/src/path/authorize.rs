@@ -3,12 +3,14 @@
 //! Path: 5. Doc: call-path.md#stages
 
 use toolbooth_contracts::GuardedArguments;
+use toolbooth_contracts::history::History;
 use toolbooth_policy::{AskedCall, Permit};
 
 use super::guard::Guarded;
 use super::resolve::FoundTool;
 use crate::entry::Refused;
 use crate::state::ProxyState;
+use crate::trail::Judged;
 
 /// A call that the policy permits with these arguments. Only this stage constructs it.
 pub(super) struct Authorized {
@@ -33,7 +35,18 @@ pub(super) fn authorize(state: &ProxyState, guarded: Guarded) -> Result<Authoriz
         at: &at,
         history: None,
     };
-    match policy.authorize(access, &call) {
+    let permit = policy.authorize(access, &call);
+    let grants = policy.rights(&trail.caller).map(|rights| rights.grants.as_slice());
+    let grants = grants.unwrap_or_default().iter().map(|grant| grant.as_str().to_owned());
+    let approval = permit.as_ref().ok().and_then(|permit| permit.approval());
+    trail.judged = Some(Box::new(Judged {
+        contract_digest: found.tool.contract_digest().to_owned(),
+        grants: grants.collect(),
+        approval: approval.map(|need| need.rule.clone()),
+        history: History::new(),
+        at: Some(at).filter(|at| !at.is_empty()),
+    }));
+    match permit {
         Ok(permit) => {
             trail.decision = Some(permit.summary());
             trail.shadow = permit.shadow().cloned();

@@ -124,15 +124,17 @@ pub(super) async fn claim(
         };
         let (receipt_id, settled) = match claimed {
             Claimed::Fresh(claim) => {
-                if let Some(Ok(permit)) = judge.and_then(|judge| judge.take()) {
-                    found.entered.trail.decision = Some(permit.summary());
+                let trail = &mut found.entered.trail;
+                if let Some(Ok(permit)) = judge.and_then(|judge| judge.take(trail)) {
+                    trail.decision = Some(permit.summary());
                 }
                 let forwarded_key = claim.key().map(str::to_owned).or(keys.forwarded);
                 return Ok(ClaimedCall { found, claim, arguments, forwarded_key, _stage: () });
             }
             Claimed::InFlight { receipt_id, settled } => (receipt_id, settled),
             Claimed::Denied | Claimed::OtherApproval => {
-                match judge.as_ref().and_then(|judge| judge.take()) {
+                let trail = &mut found.entered.trail;
+                match judge.as_ref().and_then(|judge| judge.take(trail)) {
                     // Asked again with the approval that the windows call for.
                     Some(Ok(permit)) => {
                         need = permit.approval().cloned();

@@ -14,6 +14,7 @@ use toolbooth_policy::{AskedCall, Denial, Permit};
 
 use super::resolve::FoundTool;
 use crate::state::ProxyState;
+use crate::trail::CallTrail;
 use crate::world::World;
 
 /// A call that is judged once its windows are known, by the world that resolved it.
@@ -24,8 +25,8 @@ pub(super) struct CallJudge {
     arguments: GuardedArguments,
     claimed: CallContext,
     at: String,
-    /// The last judgement.
-    judged: Mutex<Option<Result<Permit, Denial>>>,
+    /// The last judgement, and what it has seen.
+    judged: Mutex<Option<(Result<Permit, Denial>, History)>>,
 }
 
 impl CallJudge {
@@ -55,9 +56,17 @@ impl CallJudge {
         HistoryQuestion { windows: windows.clone(), judge }
     }
 
-    /// Takes the last judgement; `None` if the ledger has not asked since.
-    pub(super) fn take(&self) -> Option<Result<Permit, Denial>> {
-        self.judged.lock().unwrap_or_else(PoisonError::into_inner).take()
+    /// Takes the last judgement, and records in the trail what it has seen and which approval it asks for.
+    /// `None` if the ledger has not asked since.
+    pub(super) fn take(&self, trail: &mut CallTrail) -> Option<Result<Permit, Denial>> {
+        let last = self.judged.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let (judged, history) = last?;
+        if let Some(own) = &mut trail.judged {
+            let approval = judged.as_ref().ok().and_then(Permit::approval);
+            own.approval = approval.map(|need| need.rule.clone());
+            own.history = history;
+        }
+        Some(judged)
     }
 }
 
@@ -80,7 +89,8 @@ impl HistoryJudge for CallJudge {
             },
             Err(_) => HistoryVerdict::Deny,
         };
-        *self.judged.lock().unwrap_or_else(PoisonError::into_inner) = Some(judged);
+        *self.judged.lock().unwrap_or_else(PoisonError::into_inner) =
+            Some((judged, history.clone()));
         verdict
     }
 }

@@ -16,6 +16,7 @@ mod policy;
 mod receipts;
 mod records;
 mod reload;
+mod replay;
 mod serve;
 mod store;
 mod tools;
@@ -125,10 +126,21 @@ pub(crate) async fn run(cli: Cli) -> Result<bool, Failure> {
             let loaded = trusted()?.using_lock(LockUse::Look);
             policy::check(OfflineGateway::build_for_check(loaded).await?, shown.format).await
         }
-        Command::Policy(Policy::Explain { tool, args, context, shown }) => {
+        Command::Policy(Policy::Explain { tool, call, args, context, shown }) => {
             let loaded = trusted()?.using_lock(LockUse::Look);
             let offline = offline(loaded).await?;
-            policy::explain(offline, &tool, &args, *context, shown.format).await
+            match call {
+                Some(call) => replay::explain(offline, &call, shown.format).await,
+                None => {
+                    let tool = tool.unwrap_or_default();
+                    policy::explain(offline, &tool, &args, *context, shown.format).await
+                }
+            }
+        }
+        Command::Policy(Policy::Replay { since, policy, shown }) => {
+            let loaded = trusted()?.using_lock(LockUse::Look);
+            let offline = OfflineGateway::build_for_check(loaded).await?;
+            replay::replay(offline, &since, policy.as_deref(), shown.format).await
         }
         Command::Store(command) => {
             let writes = !matches!(command, Store::Backup { .. });

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use toolbooth_contracts::history::{History, WindowName};
 use toolbooth_contracts::id::nearest;
 use toolbooth_contracts::{Arguments, CallContext, ToolName};
+use toolbooth_policy::Explanation;
 use toolbooth_proxy::{Clock, SystemClock};
 
 use super::{text_argument, tools};
@@ -127,10 +128,15 @@ pub(super) async fn explain(
             None => failure.hint("`toolbooth list` shows what is there"),
         });
     };
-    if format.is_json() {
-        output::json(&explanation);
-        return Ok(true);
+    match format.is_json() {
+        true => output::json(&explanation),
+        false => print(&explanation),
     }
+    Ok(true)
+}
+
+/// Prints an explanation for persons.
+pub(super) fn print(explanation: &Explanation) {
     let rows: Vec<Vec<String>> = explanation
         .steps
         .iter()
@@ -143,5 +149,4 @@ pub(super) async fn explain(
     output::table(&["STEP", "RESULT", "SAW"], &rows);
     let (decision, rule) = (explanation.decision, &explanation.rule);
     output::line(&format!("{decision} by `{rule}`: {}", explanation.reason));
-    Ok(true)
 }

@@ -1,0 +1,78 @@
+//! The inputs of a decision, with which other rules can judge the same call.
+//!
+//! Doc: policy.md#rehearsing
+
+use std::collections::BTreeMap;
+
+#[cfg(feature = "schemars")]
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::caller::{Caller, CallerKind, Identity};
+use crate::history::History;
+
+/// A decision of the policy, with the inputs that the log of the call does not have otherwise. Those after
+/// the version are absent where the call was denied before they counted, and in logs of earlier versions.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(JsonSchema))]
+#[serde(rename_all = "camelCase", default)]
+pub struct DecisionInputs {
+    /// The rule that decided.
+    pub rule: String,
+    /// The reason, for operators.
+    pub reason: String,
+    /// The digest of the policy in force.
+    pub policy_version: String,
+    /// SHA-256 of the canonical contract, in hex.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub contract_digest: Option<String>,
+    /// What was known of the caller.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub caller: Option<CallerInputs>,
+    /// The session that the agent claims.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub session_id: Option<String>,
+    /// When the rules judged, RFC 3339 UTC; absent where there were none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub judged_at: Option<String>,
+    /// The rule that asked for an approval.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub approval: Option<String>,
+    /// The windows that the rules have read, with this call.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub history: History,
+}
+
+/// What the policy knew of a caller in addition to its name.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct CallerInputs {
+    /// How it was authenticated.
+    pub kind: CallerKind,
+    /// Its groups.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<String>,
+    /// The scopes of its token.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub scopes: Vec<String>,
+    /// Its permissions.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub grants: Vec<String>,
+}
+
+impl CallerInputs {
+    /// Returns what is known of a caller with these permissions.
+    #[must_use]
+    pub fn of(caller: &Caller, grants: Vec<String>) -> Self {
+        let Identity { kind, groups, scopes, .. } = caller.identity().clone();
+        Self { kind, groups, scopes, grants }
+    }
+
+    /// Returns the identity of the caller with this name.
+    #[must_use]
+    pub fn identity(&self, name: &str) -> Identity {
+        let Self { kind, groups, scopes, .. } = self.clone();
+        Identity { name: name.to_owned(), kind, groups, scopes, key_digest: None }
+    }
+}

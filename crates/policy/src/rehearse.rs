@@ -1,0 +1,73 @@
+//! Judges recorded calls by other rules.
+//!
+//! Path: 5. Doc: policy.md#rehearsing
+
+use serde::Serialize;
+use toolbooth_contracts::event::DecisionSummary;
+use toolbooth_contracts::history::History;
+
+use crate::authorizer::{AskedCall, Authorizer, Permit, ToolStatus};
+use crate::denial::Denial;
+
+/// How a call is decided.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Decision {
+    /// It may run.
+    Permit,
+    /// It needs an approval.
+    Approval,
+    /// It is denied.
+    Deny,
+}
+
+/// A decision on a recorded call, with the rule and the reason.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Rehearsed {
+    /// The decision.
+    pub decision: Decision,
+    /// The rule.
+    pub rule: String,
+    /// The reason, for operators.
+    pub reason: String,
+}
+
+impl Rehearsed {
+    fn of(judged: Result<Permit, Denial>) -> Self {
+        let (decision, DecisionSummary { rule, reason }) = match judged {
+            Err(denial) => (Decision::Deny, denial.summary()),
+            Ok(permit) => match permit.approval() {
+                None => (Decision::Permit, permit.summary()),
+                Some(need) => {
+                    let reason = "an approval is needed".to_owned();
+                    (Decision::Approval, DecisionSummary { rule: need.rule.clone(), reason })
+                }
+            },
+        };
+        Self { decision, rule, reason }
+    }
+}
+
+impl Authorizer {
+    /// Judges a recorded call of a tool that is active. `recorded` are the windows that were recorded with it.
+    ///
+    /// # Errors
+    /// The name of a window that the rules read and that was not recorded.
+    pub fn rehearse(&self, call: &AskedCall<'_>, recorded: &History) -> Result<Rehearsed, String> {
+        let access = self.access(call.caller, call.contract, &ToolStatus::Active);
+        let permit = access.and_then(|access| self.authorize(access, call));
+        let windows = permit.as_ref().ok().and_then(Permit::windows);
+        let Some(windows) = windows else { return Ok(Rehearsed::of(permit)) };
+        if let Some(missing) = windows.keys().find(|name| !recorded.contains_key(*name)) {
+            return Err(missing.clone());
+        }
+        let call = AskedCall { history: Some(recorded), ..*call };
+        Ok(Rehearsed::of(self.complete(&call)))
+    }
+
+    /// Whether the rules read an argument of a tool, or a part of it, by its JSON pointer.
+    #[must_use]
+    pub fn reads_argument(&self, tool_id: &str, pointer: &str) -> bool {
+        self.engine.as_ref().is_some_and(|engine| engine.reads_argument(tool_id, pointer))
+    }
+}

@@ -1,0 +1,155 @@
+//! Tests the rehearsal of rules on recorded calls, with the real gateway.
+//!
+//! Path: 5. Doc: policy.md#rehearsing
+
+use serde_json::{Value, json};
+use toolbooth_tests::Place;
+
+const OPEN: &str = "@id(\"all\") permit (principal, action, resource);\n";
+
+/// Rules that deny products, and ask for an approval of what interns do.
+const STRICTER: &str = "\
+@id(\"all\") permit (principal, action, resource);
+@id(\"products\") @reason(\"No products.\")
+forbid (principal, action == Action::\"calculator\", resource)
+when { context.args.expression like \"*\\**\" };
+@id(\"interns\") @approval(\"one\")
+forbid (principal in Group::\"interns\", action, resource);
+";
+
+const SETTINGS: &str = "\
+[policy]\nrules = \"rules.cedar\"\n\
+[policy.history.sums]\ntool = \"calculator\"\nwindow = \"1d\"\n\
+[callers.interns]\nmatch = [\"group:interns\"]\ntools = [\"calculator\"]\ngrants = [\"*\"]\n";
+
+fn place() -> Place {
+    let place = Place::new();
+    place.write("toolbooth.toml", SETTINGS).write("rules.cedar", OPEN);
+    place.write("stricter.cedar", STRICTER);
+    place
+}
+
+fn body(expression: &str, call: &str) -> String {
+    json!({
+        "toolId": "calculator", "args": { "expression": expression },
+        "context": { "callId": call, "epicId": "e1" },
+    })
+    .to_string()
+}
+
+#[test]
+fn yesterdays_calls_are_judged_by_other_rules() {
+    let place = place();
+    let (made, _) = place.json(&["keys", "create", "ann", "--group", "interns"]);
+    let key = made["key"].as_str().expect("a key").to_owned();
+    let gateway = place.serve();
+    for (call, expression) in [("c1", "1+1"), ("c2", "2*3"), ("c3", "2*4")] {
+        assert_eq!(gateway.post("/v1/calls", &body(expression, call)).0, 200);
+    }
+    let own = gateway.ask_as(&key, "POST", "/v1/calls", &body("1+2", "c4"));
+    assert_eq!(own.0, 200, "{}", own.1);
+    // A call that is denied before its arguments count, and one with a secret among its arguments.
+    let hidden = json!({ "toolId": "web_fetch", "args": {} }).to_string();
+    assert_eq!(gateway.ask_as(&key, "POST", "/v1/calls", &hidden).0, 404);
+    let secret = "https://me:pw@host/";
+    gateway.post("/v1/calls", &body(secret, "c5"));
+    gateway.stop();
+
+    let (same, exit) = place.json(&["policy", "replay", "--since", "1h"]);
+    assert_eq!((&same["changed"], exit), (&json!(0), 0), "{same}");
+    let replay = |rules: &str| {
+        let (found, exit) = place.json(&["policy", "replay", "--policy", rules]);
+        assert_eq!(exit, 0, "{found}");
+        found
+    };
+    let found = replay("stricter.cedar");
+    let mut changes: Vec<(&str, &str, &str, &str)> = found["changes"]
+        .as_array()
+        .expect("changes")
+        .iter()
+        .map(|change| {
+            let text = |value: &'static str, of: &'static str| change[value][of].as_str();
+            (
+                change["callId"].as_str().expect("an id"),
+                text("before", "decision").expect("a decision"),
+                text("after", "decision").expect("a decision"),
+                text("after", "rule").expect("a rule"),
+            )
+        })
+        .collect();
+    changes.sort_unstable();
+    assert_eq!(
+        changes,
+        [
+            ("c2", "permit", "deny", "products"),
+            ("c3", "permit", "deny", "products"),
+            ("c4", "permit", "approval", "interns"),
+        ]
+    );
+    assert_eq!((&found["changed"], &found["unjudged"]), (&json!(3), &json!(1)), "{found}");
+    assert!(found["reasons"][0]["reason"].to_string().contains("redacted"), "{found}");
+    let table = place.run(&["policy", "replay", "--policy", "stricter.cedar"]);
+    let table = String::from_utf8_lossy(&table.stdout).into_owned();
+    assert!(table.contains("permit by `all`") && table.contains("3 changed"), "{table}");
+
+    // A rule that reads a window needs what was recorded of it.
+    place.write(
+        "few.cedar",
+        "@id(\"all\") permit (principal, action, resource);\n\
+         @id(\"few\") forbid (principal, action == Action::\"calculator\", resource)\n\
+         when { context.history.sums.count > 2 };\n",
+    );
+    let found = replay("few.cedar");
+    assert!(found["reasons"].to_string().contains("the window `sums`"), "{found}");
+    // Rules that are wrong are refused with their place, and nothing is judged.
+    place.write("wrong.cedar", "@id(\"a\") permit (principal, action == , resource);\n");
+    let refused = place.run(&["policy", "replay", "--policy", "wrong.cedar"]);
+    let text = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(refused.status.code() == Some(2) && text.contains("wrong.cedar:1:"), "{text}");
+}
+
+#[test]
+fn a_past_call_is_explained_with_its_inputs() {
+    let place = place();
+    place.write(
+        "rules.cedar",
+        "@id(\"all\") permit (principal, action, resource);\n\
+         @id(\"few\") @reason(\"Two are enough.\")\n\
+         forbid (principal, action == Action::\"calculator\", resource)\n\
+         when { context.history.sums.count > 2 };\n",
+    );
+    let gateway = place.serve();
+    for (call, status) in [("c1", 200), ("c2", 200), ("c3", 403)] {
+        assert_eq!(gateway.post("/v1/calls", &body("1+1", call)).0, status);
+    }
+    gateway.stop();
+    let explained = |call: &str| place.json(&["policy", "explain", "--call", call]).0;
+    let third = explained("c3");
+    assert_eq!((&third["decision"], &third["inputs"]["rule"]), (&json!("deny"), &json!("few")));
+    assert_eq!(third["inputs"]["history"]["sums"]["count"], 3, "{third}");
+    assert_eq!(third["inputs"]["caller"]["kind"], "local");
+    assert_eq!((&third["now"]["decision"], &third["now"]["rule"]), (&json!("deny"), &json!("few")));
+    // The same inputs by other rules: what was seen of the windows is that of the call.
+    let rules = "@id(\"all\") permit (principal, action, resource);\n\
+                 @id(\"first\") forbid (principal, action == Action::\"calculator\", resource)\n\
+                 when { context.history.sums.count < 2 };\n";
+    place.write("rules.cedar", rules);
+    let decided = |call: &str| {
+        let told = explained(call);
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        (text(&told["decision"]), text(&told["now"]["decision"]), text(&told["now"]["rule"]))
+    };
+    let of = |all: [&str; 3]| (all[0].to_owned(), all[1].to_owned(), all[2].to_owned());
+    assert_eq!(decided("c1"), of(["permit", "deny", "first"]));
+    assert_eq!(decided("c3"), of(["deny", "permit", "all"]));
+    let table = place.run(&["policy", "explain", "--call", "c3"]);
+    let table = String::from_utf8_lossy(&table.stdout).into_owned();
+    assert!(
+        table.contains("deny by `few`: Two are enough.") && table.contains("count 3"),
+        "{table}"
+    );
+    let missing = place.run(&["policy", "explain", "--call", "nothing"]);
+    assert_eq!(missing.status.code(), Some(1));
+    let neither = place.run(&["policy", "explain"]);
+    assert_eq!(neither.status.code(), Some(2));
+}
