@@ -70,7 +70,7 @@ const STEPS: [&str; 10] = [
 
 impl Authorizer {
     /// Explains the decision on a call. `objection` is what the guard found in its arguments, `earlier` are
-    /// the calls in the windows that its rules read.
+    /// the calls in the windows that its rules read, if `call` does not have the windows.
     #[must_use]
     pub fn explain(
         &self,
@@ -93,11 +93,14 @@ impl Authorizer {
                 });
             }
             (Ok(access), None) => {
-                let permit = self.authorize_traced(access, call, Some(&mut trace));
+                let open = AskedCall { history: None, ..*call };
+                let permit = self.authorize_traced(access, &open, Some(&mut trace));
                 permit.and_then(|permit| match permit.windows() {
                     None => Ok(permit),
                     Some(windows) => {
-                        let history = seen(windows, permit.counted(), earlier);
+                        let history = call.history.cloned();
+                        let history =
+                            history.unwrap_or_else(|| seen(windows, permit.counted(), earlier));
                         trace.clear();
                         let call = AskedCall { history: Some(&history), ..*call };
                         self.permit(&call, Some(&mut trace))

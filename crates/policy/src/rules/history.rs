@@ -178,6 +178,12 @@ impl HistoryWindows {
         self.0.keys().filter(is_read).cloned().collect()
     }
 
+    /// Returns the first name that rules read and that is not declared.
+    pub(super) fn undeclared(&self, reads: &Reads) -> Option<String> {
+        let history = reads.of(HISTORY)?;
+        history.parts().map(|(name, _)| name).find(|name| !self.has(name)).cloned()
+    }
+
     /// Returns the first of these windows that counts by what the agent claims, and the claim.
     pub(super) fn claimed<'w>(&self, names: &'w BTreeSet<String>) -> Option<(&'w str, &str)> {
         names.iter().find_map(|name| {

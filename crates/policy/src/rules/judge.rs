@@ -37,7 +37,8 @@ impl BoundRules {
             parts.push((HISTORY.to_owned(), windows));
         }
         let entities = tool.entities(question)?;
-        let has_history = question.history.is_some();
+        // Rules that read a window which is not declared are evaluated here, and deny.
+        let has_history = question.history.is_some() || tool.reading.is_empty();
         let Question { caller, grants, .. } = question;
         self.ask(&tool.slice, caller, grants, entities, parts, has_history)
     }
@@ -98,7 +99,7 @@ impl BoundRules {
     ) -> Result<Applying, EngineError> {
         let parts = context(&self.items.reads, question.claimed, question.at)?;
         let entities = entities::item(question.item)?;
-        self.ask(&self.items, question.caller, question.grants, entities, parts, false)
+        self.ask(&self.items, question.caller, question.grants, entities, parts, true)
     }
 
     /// Adds the rules that apply to a trace, and the windows that they have read.

@@ -99,6 +99,16 @@ impl RuleSet {
             for name in &rule.actions {
                 groups.extend(Group::parse(name).map(|group| (name.clone(), group)));
             }
+            // The language takes what is not declared for missing where the rule looks whether it is there.
+            if let Some(name) = windows.undeclared(&rule.reads) {
+                let message =
+                    format!("`{}` reads the window `{name}`, which is not declared", rule.id());
+                let finding = RuleFinding::new(RuleCode::Type, rule.place.clone(), message);
+                findings.push(match nearest(&name, windows.names()) {
+                    Some(near) => finding.hint(format!("did you mean `{near}`?")),
+                    None => finding.hint(format!("declare it in `[policy.history.{name}]`")),
+                });
+            }
             if let Some((window, claim)) = windows.claimed(&windows.read_by(&rule.reads)) {
                 let message = format!(
                     "`{}` reads the window `{window}`, which counts by the {claim} that the agent \

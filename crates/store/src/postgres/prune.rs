@@ -121,9 +121,10 @@ impl Session {
             let block = part.0 / BLOCK;
             let sql = "SELECT FROM stale WHERE writer = $1 AND block = $2 FOR UPDATE";
             let given: [&(dyn ToSql + Sync); 2] = [&writer, &block.cast_signed()];
-            self.client().query(sql, &given).await.map_err(failed)?;
+            let is_stale = !self.client().query(sql, &given).await.map_err(failed)?.is_empty();
             self.prune_part(writer, part, before, set).await?;
-            set.surveyed.removal.looked_at = Some((writer.to_owned(), block));
+            // A mark that another replica makes from here on is of records that were seen here.
+            set.surveyed.removal.looked_at = is_stale.then(|| (writer.to_owned(), block));
         } else if let Some(signed) = self.next_checkpoint(writer, progress.sound(), before).await? {
             let keep_all = |_: &str, _: u64, _: bool, _: bool| true;
             let pieces = self.pieces(writer, progress.ahead(signed.0), keep_all).await?;

@@ -186,7 +186,10 @@ impl Judge<'_> {
     /// Explains what the policy decides on a recorded call.
     fn explain(&self, log: &AgentLog, inputs: &DecisionInputs) -> Result<Explanation, NotJudged> {
         let (Some(digest), Some(caller)) = (&inputs.contract_digest, &inputs.caller) else {
-            return Err(NotJudged::Undecided);
+            return Err(match is_denied(log) {
+                true => NotJudged::Undecided,
+                false => NotJudged::Unjudged("its inputs were not recorded".to_owned()),
+            });
         };
         let contract = self.contracts.get(digest.as_str());
         let gone = || NotJudged::Unjudged("its tool is gone or has changed".to_owned());
@@ -200,6 +203,11 @@ impl Judge<'_> {
             at: inputs.judged_at.as_deref().unwrap_or(&log.timestamp),
             history: Some(&inputs.history),
         };
+        // A window that was not recorded is told, and not taken for an empty one.
+        let open = AskedCall { history: None, ..call };
+        self.authorizer.rehearse(&open, &inputs.history).map_err(|window| {
+            NotJudged::Unjudged(format!("the window `{window}` was not recorded with it"))
+        })?;
         Ok(self.authorizer.explain(&ToolStatus::Active, &call, None, &inputs.history))
     }
 
@@ -364,11 +372,11 @@ impl Findings {
                 return;
             }
             Ok(changed) => changed,
-            Err(NotJudged::Undecided) => {
-                self.same += 1;
-                return;
-            }
-            Err(NotJudged::Unjudged(reason)) => {
+            Err(not_judged) => {
+                let reason = match not_judged {
+                    NotJudged::Undecided => "it was refused before the rules".to_owned(),
+                    NotJudged::Unjudged(reason) => reason,
+                };
                 *self.unjudged.entry(reason).or_default() += 1;
                 return;
             }

@@ -146,6 +146,15 @@ fn a_window_that_is_not_declared_refuses_the_rules() {
         assert!(found.iter().any(is_told) && found.concat().contains(told), "{found:#?}");
     }
     assert_eq!(of("context.history.paid.count > 1"), Vec::<String>::new());
+    // Also where a rule only looks whether it is there.
+    let found = of("context.history has reviews.since && context.history.reviews.count > 0");
+    assert!(found.concat().contains("the window `reviews`, which is not declared"), "{found:#?}");
+    let hidden = "@id(\"all\") permit (principal, action, resource);\n\
+                  @id(\"never\") forbid (principal, action, resource) unless { context has history };";
+    let set = RuleSet::read(&[file(hidden)], &HistoryWindows::default()).unwrap();
+    let binding = bind(&set, &[read()]);
+    let reading = Ask::new(read(), json!({ "to": "x" }));
+    assert_eq!(judged(&*binding.engine, &reading, &[]), "early -never");
     // Prompts and resources have no windows.
     let every = "@id(\"a\") permit (principal, action, resource)\n\
                  when { context.history.paid.count < 9 };";
