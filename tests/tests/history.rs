@@ -232,7 +232,7 @@ fn rules_in_shadow_record_what_they_would_have_denied() {
     let place = Place::new();
     furnish(&place, &SETTINGS.replace("[policy]\n", "[policy]\nmode = \"shadow\"\n"));
     let gateway = place.serve();
-    for amount in [9.0, 2.0, -1.0] {
+    for amount in [-1.0, 9.0, 2.0, -1.0] {
         assert_eq!(pay(&gateway, amount), "ok");
     }
     gateway.stop();
@@ -246,7 +246,7 @@ fn rules_in_shadow_record_what_they_would_have_denied() {
             *all.entry(rule).or_default() += 1;
             all
         });
-    // The last call is of no amount, and the sum of the others is over the limit.
+    // One decision for each call: the last one would be denied by the sum of the others.
     assert_eq!(denied, BTreeMap::from([("daily", 2), ("history.paid", 1)]));
     place.assert_sound();
 }

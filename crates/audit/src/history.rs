@@ -36,6 +36,8 @@ pub struct WindowTotals {
     pub sum: i128,
     /// When the last of them was claimed, in milliseconds since 1970-01-01 UTC.
     pub last_ms: Option<i64>,
+    /// When the one before it was claimed.
+    pub second_last_ms: Option<i64>,
 }
 
 impl WindowTotals {
@@ -53,16 +55,21 @@ impl WindowTotals {
         }
         self.count = self.count.saturating_add(1);
         self.sum = self.sum.saturating_add(ten_thousandths(entry.amount));
-        self.last_ms = self.last_ms.max(Some(entry.at_ms));
+        let at_ms = Some(entry.at_ms);
+        self.second_last_ms = self.second_last_ms.max(at_ms.min(self.last_ms));
+        self.last_ms = self.last_ms.max(at_ms);
     }
 
-    /// Takes an entry away that is in the window, except for its time.
+    /// Takes an entry away that is in the window. Of several, the last call is not known any more.
     pub(crate) fn take(&mut self, entry: &HistoryEntry) {
         if entry.at_ms <= self.after_ms {
             return;
         }
         self.count = self.count.saturating_sub(1);
         self.sum = self.sum.saturating_sub(ten_thousandths(entry.amount));
+        if self.last_ms == Some(entry.at_ms) {
+            self.last_ms = self.second_last_ms.take();
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::caller::{Caller, CallerKind, Identity};
-use crate::history::History;
+use crate::history::{History, WindowName};
 
 /// A decision of the policy, with the inputs that the log of the call does not have otherwise. Those after
 /// the version are absent where the call was denied before they counted, and in logs of earlier versions.
@@ -23,6 +23,9 @@ pub struct DecisionInputs {
     pub reason: String,
     /// The digest of the policy in force.
     pub policy_version: String,
+    /// Whether the policy denied the call.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub denied: bool,
     /// SHA-256 of the canonical contract, in hex.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub contract_digest: Option<String>,
@@ -38,7 +41,10 @@ pub struct DecisionInputs {
     /// The rule that asked for an approval.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub approval: Option<String>,
-    /// The windows that the rules have read, with this call.
+    /// The windows that the rules read.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub windows: BTreeMap<String, WindowName>,
+    /// What the rules have seen of the windows, with this call; absent if they were not read.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub history: History,
 }

@@ -104,7 +104,9 @@ pub struct CountedIn {
 }
 
 /// A window, and whose calls it counts.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(JsonSchema))]
+#[serde(rename_all = "camelCase")]
 pub struct WindowName {
     /// The digest in hex.
     pub key: String,

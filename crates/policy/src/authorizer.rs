@@ -9,15 +9,13 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 
 use data_encoding::HEXLOWER;
-use serde_json::Value;
 use sha2::{Digest, Sha256};
 use toolbooth_contracts::approval::Approvers;
-use toolbooth_contracts::charge::Charge;
 use toolbooth_contracts::contract::{ApprovalSetting, ToolContract};
 use toolbooth_contracts::event::DecisionSummary;
-use toolbooth_contracts::history::{CountedIn, History, WindowName};
+use toolbooth_contracts::history::{CountedIn, WindowName};
 use toolbooth_contracts::trust::{TrustLevel, TrustLevels};
-use toolbooth_contracts::{CallContext, Caller, CallerKind, ErrorCode};
+use toolbooth_contracts::{Caller, CallerKind, ErrorCode};
 
 use crate::caller::{Budget, CallerRights};
 use crate::caller_sets::CallerSets;
@@ -28,6 +26,7 @@ use crate::engine::{
 use crate::error::EngineError;
 use crate::flags::FeatureFlags;
 use crate::pauses::Pauses;
+use crate::permit::{AskedCall, Permit};
 use crate::rule_finding::RuleFinding;
 use crate::whitelist::Whitelist;
 
@@ -57,89 +56,6 @@ impl Access {
     #[must_use]
     pub fn has_permissions(&self) -> bool {
         self.missing.is_empty()
-    }
-}
-
-/// The call that is authorized, with its final arguments.
-#[derive(Debug, Clone, Copy)]
-pub struct AskedCall<'c> {
-    /// The caller.
-    pub caller: &'c Caller,
-    /// The tool.
-    pub contract: &'c ToolContract,
-    /// The final arguments.
-    pub arguments: &'c Value,
-    /// The context that the agent claims.
-    pub claimed: &'c CallContext,
-    /// The time, RFC 3339 UTC with milliseconds.
-    pub at: &'c str,
-    /// The windows over earlier calls, with this call; `None` until the call is claimed.
-    pub history: Option<&'c History>,
-}
-
-/// A permit for a call, which may run once its charges are recorded and its approval is spent. Only
-/// [`Authorizer::authorize`] creates one.
-///
-/// ```compile_fail
-/// let charges = Vec::new();
-/// let (approval, rule, shadow) = (None, String::new(), None);
-/// let (counted, windows) = (Vec::new(), None);
-/// let forged = toolbooth_policy::Permit { charges, approval, rule, shadow, counted, windows };
-/// ```
-#[derive(Debug)]
-#[must_use]
-pub struct Permit {
-    charges: Vec<Charge>,
-    approval: Option<ApprovalNeed>,
-    rule: String,
-    shadow: Option<DecisionSummary>,
-    counted: Vec<CountedIn>,
-    windows: Option<BTreeMap<String, WindowName>>,
-}
-
-impl Permit {
-    /// Returns the windows over earlier calls that count the call.
-    #[must_use]
-    pub fn counted(&self) -> &[CountedIn] {
-        &self.counted
-    }
-
-    /// Returns the windows on which the permit depends, by their names in rules. The call must not run
-    /// before [`Authorizer::complete`] has permitted it with them, in the transaction of its claim.
-    #[must_use]
-    pub fn windows(&self) -> Option<&BTreeMap<String, WindowName>> {
-        self.windows.as_ref()
-    }
-
-    /// Returns what the rules would have decided, if they are not enforced and would not have permitted
-    /// the call as it is. The caller of the policy records it.
-    #[must_use]
-    pub fn shadow(&self) -> Option<&DecisionSummary> {
-        self.shadow.as_ref()
-    }
-
-    /// Returns the limits that the call is charged to.
-    #[must_use]
-    pub fn charges(&self) -> &[Charge] {
-        &self.charges
-    }
-
-    /// Returns the approval that the call needs.
-    #[must_use]
-    pub fn approval(&self) -> Option<&ApprovalNeed> {
-        self.approval.as_ref()
-    }
-
-    /// Returns the rule that permits the call.
-    #[must_use]
-    pub fn rule(&self) -> &str {
-        &self.rule
-    }
-
-    /// Returns the permit as records store it.
-    #[must_use]
-    pub fn summary(&self) -> DecisionSummary {
-        DecisionSummary { rule: self.rule.clone(), reason: "permitted".to_owned() }
     }
 }
 
@@ -485,7 +401,10 @@ impl Authorizer {
                 if !self.is_shadow {
                     return Err(denial);
                 }
-                judged.shadow.get_or_insert_with(|| denial.summary());
+                // What depends on windows is decided, and recorded, once they are known.
+                if judged.windows.is_none() {
+                    judged.shadow.get_or_insert_with(|| denial.summary());
+                }
             }
         }
         Ok(judged)

@@ -9,9 +9,10 @@ use toolbooth_contracts::charge::Charge;
 use toolbooth_contracts::event::DecisionSummary;
 use toolbooth_contracts::history::{History, seen};
 
-use crate::authorizer::{AskedCall, Authorizer, Permit, ToolStatus};
+use crate::authorizer::{Authorizer, ToolStatus};
 use crate::denial::{Denial, DenialRule};
 use crate::engine::ApprovalNeed;
+use crate::permit::{AskedCall, Permit};
 
 /// The result of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]

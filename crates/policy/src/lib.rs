@@ -11,6 +11,7 @@ mod explain;
 mod flags;
 mod items;
 mod pauses;
+mod permit;
 mod rehearse;
 mod rule_finding;
 #[cfg(feature = "cedar")]
@@ -18,7 +19,7 @@ pub mod rules;
 mod toolset;
 mod whitelist;
 
-pub use authorizer::{Access, AskedCall, Authorizer, Permit, RuleFit, ToolStatus};
+pub use authorizer::{Access, Authorizer, RuleFit, ToolStatus};
 pub use caller::{Budget, CallerRights, Grant, Operator};
 pub use caller_sets::{CallerPattern, CallerSets};
 pub use denial::{Denial, DenialRule};
@@ -30,6 +31,7 @@ pub use explain::{ExplainedStep, Explanation, StepResult};
 pub use flags::FeatureFlags;
 pub use items::{Item, ItemPermit};
 pub use pauses::Pauses;
+pub use permit::{AskedCall, Permit};
 pub use rehearse::{Decision, Rehearsed};
 pub use rule_finding::{Place, RuleCode, RuleFinding};
 pub use toolset::ToolSet;

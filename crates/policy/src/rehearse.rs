@@ -3,11 +3,13 @@
 //! Path: 5. Doc: policy.md#rehearsing
 
 use serde::Serialize;
+use toolbooth_contracts::decision::DecisionInputs;
 use toolbooth_contracts::event::DecisionSummary;
-use toolbooth_contracts::history::History;
+use toolbooth_contracts::history::WindowName;
 
-use crate::authorizer::{AskedCall, Authorizer, Permit, ToolStatus};
+use crate::authorizer::{Authorizer, ToolStatus};
 use crate::denial::Denial;
+use crate::permit::{AskedCall, Permit};
 
 /// How a call is decided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -49,19 +51,26 @@ impl Rehearsed {
 }
 
 impl Authorizer {
-    /// Judges a recorded call of a tool that is active. `recorded` are the windows that were recorded with it.
+    /// Judges a recorded call of a tool that is active, with the windows that were recorded with it.
     ///
     /// # Errors
-    /// The name of a window that the rules read and that was not recorded.
-    pub fn rehearse(&self, call: &AskedCall<'_>, recorded: &History) -> Result<Rehearsed, String> {
+    /// The name of a window that the rules read and that was not recorded, or was another one.
+    pub fn rehearse(
+        &self,
+        call: &AskedCall<'_>,
+        recorded: &DecisionInputs,
+    ) -> Result<Rehearsed, String> {
         let access = self.access(call.caller, call.contract, &ToolStatus::Active);
         let permit = access.and_then(|access| self.authorize(access, call));
         let windows = permit.as_ref().ok().and_then(Permit::windows);
         let Some(windows) = windows else { return Ok(Rehearsed::of(permit)) };
-        if let Some(missing) = windows.keys().find(|name| !recorded.contains_key(*name)) {
+        let is_known = |name: &String, window: &WindowName| {
+            recorded.windows.get(name) == Some(window) && recorded.history.contains_key(name)
+        };
+        if let Some((missing, _)) = windows.iter().find(|(name, own)| !is_known(name, own)) {
             return Err(missing.clone());
         }
-        let call = AskedCall { history: Some(recorded), ..*call };
+        let call = AskedCall { history: Some(&recorded.history), ..*call };
         Ok(Rehearsed::of(self.complete(&call)))
     }
 

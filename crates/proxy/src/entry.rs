@@ -123,6 +123,7 @@ impl Refused {
             tracing::warn!(tool.id = trail.tool_id, caller = %trail.caller, "blocked by whitelist");
         }
         trail.decision = Some(denial.summary());
+        trail.is_denied = true;
         let refused = Self::new(trail, denial.code);
         let refused = refused.saying(denial.reason).with("rule", denial.rule.as_str());
         let refused = match denial.cause {

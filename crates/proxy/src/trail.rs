@@ -2,6 +2,7 @@
 //!
 //! Path: 9. Doc: records.md#of-one-call
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use toolbooth_audit::redact;
 use toolbooth_contracts::agent_log::{AgentLog, LogLevel};
 use toolbooth_contracts::decision::{CallerInputs, DecisionInputs};
 use toolbooth_contracts::event::{AuditEventKind, DecisionSummary, EventBody};
-use toolbooth_contracts::history::History;
+use toolbooth_contracts::history::{History, WindowName};
 use toolbooth_contracts::json::{JsonText, WRAPPED_DEPTH_MAX, parse_with_doubles};
 use toolbooth_contracts::secret::SecretShapes;
 use toolbooth_contracts::{
@@ -61,7 +62,9 @@ pub(crate) struct Judged {
     pub(crate) at: Option<String>,
     /// The rule that asked for an approval.
     pub(crate) approval: Option<String>,
-    /// The windows that the rules have read.
+    /// The windows that the rules read.
+    pub(crate) windows: BTreeMap<String, WindowName>,
+    /// What the rules have seen of the windows.
     pub(crate) history: History,
 }
 
@@ -80,6 +83,8 @@ pub(crate) struct CallTrail {
     pub(crate) older_args_digests: Vec<String>,
     pub(crate) policy_version: String,
     pub(crate) decision: Option<DecisionSummary>,
+    /// Whether that is a denial.
+    pub(crate) is_denied: bool,
     /// With what the call was judged, once it was.
     pub(crate) judged: Option<Box<Judged>>,
     /// What rules in shadow would have decided, until it is recorded.
@@ -109,6 +114,7 @@ impl CallTrail {
             older_args_digests: Vec::new(),
             policy_version: String::new(),
             decision: None,
+            is_denied: false,
             judged: None,
             shadow: None,
             is_shadow_recorded: false,
@@ -179,11 +185,13 @@ impl CallTrail {
             rule: decision.rule.clone(),
             reason: decision.reason.clone(),
             policy_version: self.policy_version.clone(),
+            denied: self.is_denied,
             contract_digest: judged.map(|judged| judged.contract_digest.clone()),
             caller: judged.map(|judged| CallerInputs::of(&self.caller, judged.grants.clone())),
             session_id: judged.and(self.context.session_id.clone()),
             judged_at: judged.and_then(|judged| judged.at.clone()),
             approval: judged.and_then(|judged| judged.approval.clone()),
+            windows: judged.map(|judged| judged.windows.clone()).unwrap_or_default(),
             history: judged.map(|judged| judged.history.clone()).unwrap_or_default(),
         }
     }

@@ -161,16 +161,11 @@ pub async fn judges_in_the_claim<L: Ledger + LedgerReads>(ledger: &L) {
     assert_eq!((seen["count"].as_u64(), seen["sum"].as_str()), (Some(2), Some("0.0010")));
     assert!(seen["sinceMs"].is_i64() || seen["sinceMs"].is_u64(), "{seen}");
     // A rule that reads windows may ask for an approval.
-    let asking = AtMost { approval: Some("digest".to_owned()), ..AtMost::unshared(9) };
+    let approval = Some("digest".to_owned());
+    let asking = AtMost { count: 9, approval, seen: Mutex::default() };
     let asked = ledger.claim(judged(&Arc::new(asking), paying("j6", 5))).await.expect("answers");
     assert!(matches!(asked, Claimed::OtherApproval), "got {asked:?}");
     assert_sound(ledger).await;
-}
-
-impl AtMost {
-    fn unshared(count: u64) -> Self {
-        Self { count, approval: None, seen: Mutex::default() }
-    }
 }
 
 /// Checks that a claim that is taken over counts once, however often it is dispatched.
@@ -187,7 +182,7 @@ pub async fn counts_a_call_once<L: Ledger + LedgerReads>(ledger: &L) {
     let again = ClaimRequest { counted: vec![counted("w", Some(10))], ..call("o2", 10) };
     let claim = fresh(ledger, judged(&most, again)).await;
     assert_eq!((claim.receipt_id(), claim.attempt()), ("receipt-o1", 2));
-    assert_eq!(most.last(), (1, 10, true), "it sees itself once");
+    assert_eq!(most.last(), (1, 10, false), "it sees itself once, and no earlier call");
     assert_eq!(seen(ledger, "s1").await, (1, 10, true));
     let receipt = ledger.receipt("receipt-o1").await.expect("reads").expect("is stored");
     let keys: Vec<&str> = receipt.history.iter().map(|entry| entry.key.as_str()).collect();
@@ -196,6 +191,11 @@ pub async fn counts_a_call_once<L: Ledger + LedgerReads>(ledger: &L) {
     let gone = settlement(claim, mode, Effect::NotStarted, Some(ErrorCode::NotConfigured));
     ledger.settle(gone).await.expect("settles");
     assert_eq!(seen(ledger, "s2").await, (1, 10, true));
+    // Beside another call it sees when that was.
+    settle(ledger, fresh(ledger, paying("o3", 1)).await, Effect::Completed, None).await;
+    let most = AtMost::new(2);
+    let _claim = fresh(ledger, judged(&most, call("o4", 10))).await;
+    assert_eq!(most.last(), (2, 11, true));
     assert_sound(ledger).await;
 }
 

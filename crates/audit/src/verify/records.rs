@@ -277,8 +277,9 @@ impl<'e> Records<'e> {
             return;
         }
         if receipt.pruned_at.is_some() && last {
-            // A tombstone contains nothing that the event does not state.
-            let same = receipt.status == fields.status
+            // A tombstone contains nothing that the event does not state, and no window counts it.
+            let same = receipt.history.is_empty()
+                && receipt.status == fields.status
                 && receipt.effect == fields.effect
                 && receipt.error_code == fields.error_code
                 && (fields.args_digest.is_none() || receipt.args_digest == fields.args_digest);

@@ -1,7 +1,8 @@
 use std::collections::BTreeMap;
 
-use serde_json::json;
-use toolbooth_contracts::{Guard, Identity, ToolPattern};
+use serde_json::{Value, json};
+use toolbooth_contracts::charge::Charge;
+use toolbooth_contracts::{CallContext, Guard, Identity, ToolPattern};
 
 use super::*;
 use crate::caller::Grant;

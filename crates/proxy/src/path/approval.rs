@@ -146,7 +146,11 @@ impl Unapproved {
             _ => Err(ErrorCode::ApprovalRequired),
         };
         match decided {
-            Ok(slot) => Ok(Entered { slot: Some(slot), ..entered }),
+            Ok(slot) => {
+                // What is in force now judges it, and may do so before its arguments count.
+                entered.trail.judged = None;
+                Ok(Entered { slot: Some(slot), ..entered })
+            }
             Err(code) => {
                 let refused = Refused::new(entered.trail, code);
                 let refused = match code {

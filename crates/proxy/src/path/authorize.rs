@@ -43,6 +43,11 @@ pub(super) fn authorize(state: &ProxyState, guarded: Guarded) -> Result<Authoriz
         contract_digest: found.tool.contract_digest().to_owned(),
         grants: grants.collect(),
         approval: approval.map(|need| need.rule.clone()),
+        windows: permit
+            .as_ref()
+            .ok()
+            .and_then(|permit| permit.windows().cloned())
+            .unwrap_or_default(),
         history: History::new(),
         at: Some(at).filter(|at| !at.is_empty()),
     }));

@@ -122,33 +122,31 @@ pub(super) async fn claim(
             Ok(claimed) => claimed,
             Err(error) => return Err(unrecorded(found.entered.trail, &error).into()),
         };
+        let trail = &mut found.entered.trail;
+        let judged = judge.as_ref().and_then(|judge| judge.take(trail));
+        if let Some(Ok(permit)) = &judged {
+            trail.decision = Some(permit.summary());
+        }
         let (receipt_id, settled) = match claimed {
             Claimed::Fresh(claim) => {
-                let trail = &mut found.entered.trail;
-                if let Some(Ok(permit)) = judge.and_then(|judge| judge.take(trail)) {
-                    trail.decision = Some(permit.summary());
-                }
                 let forwarded_key = claim.key().map(str::to_owned).or(keys.forwarded);
                 return Ok(ClaimedCall { found, claim, arguments, forwarded_key, _stage: () });
             }
             Claimed::InFlight { receipt_id, settled } => (receipt_id, settled),
-            Claimed::Denied | Claimed::OtherApproval => {
-                let trail = &mut found.entered.trail;
-                match judge.as_ref().and_then(|judge| judge.take(trail)) {
-                    // Asked again with the approval that the windows call for.
-                    Some(Ok(permit)) => {
-                        need = permit.approval().cloned();
-                        continue;
-                    }
-                    Some(Err(denial)) => {
-                        return Err(Refused::denied(found.entered.trail, denial).into());
-                    }
-                    None => {
-                        let trail = found.entered.trail;
-                        return Err(Refused::new(trail, ErrorCode::PolicyDenied).into());
-                    }
+            Claimed::Denied | Claimed::OtherApproval => match judged {
+                // Asked again with the approval that the windows call for.
+                Some(Ok(permit)) => {
+                    need = permit.approval().cloned();
+                    continue;
                 }
-            }
+                Some(Err(denial)) => {
+                    return Err(Refused::denied(found.entered.trail, denial).into());
+                }
+                None => {
+                    let trail = found.entered.trail;
+                    return Err(Refused::new(trail, ErrorCode::PolicyDenied).into());
+                }
+            },
             Claimed::ApprovalRequired { approval_id } => {
                 // Those who decide are told once.
                 let is_new = |notice: &ApprovalNotice| notice.approval_id == approval_id;

@@ -125,6 +125,7 @@ pub(super) fn window(row: &Row) -> Result<(WindowName, WindowTotals), LedgerErro
         count: count.unsigned_abs(),
         sum,
         last_ms: row.get(5),
+        second_last_ms: row.get(6),
     };
     Ok((WindowName { key, length_ms }, totals))
 }

@@ -23,7 +23,9 @@ pub(super) const EVENT: &str = "SELECT body, zbody FROM events WHERE writer = $1
 pub(super) const WINDOWS: &str = "
     WITH now AS MATERIALIZED (SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS ms)
     SELECT n.key, n.length, now.ms - n.length, count(h.key), coalesce(sum(h.amount), 0)::text,
-        max(h.at_ms)
+        max(h.at_ms),
+        (SELECT s.at_ms FROM history s WHERE s.key = n.key AND s.at_ms > now.ms - n.length
+         ORDER BY s.at_ms DESC LIMIT 1 OFFSET 1)
     FROM unnest($1::text[], $2::bigint[]) AS n (key, length)
     CROSS JOIN now
     LEFT JOIN history h ON h.key = n.key AND h.at_ms > now.ms - n.length
@@ -138,7 +140,8 @@ statements! {
     prunable = format!(
         "SELECT {RECEIPT}, false, EXISTS (SELECT 1 FROM keys k WHERE k.receipt_id = r.receipt_id)
          FROM receipts r WHERE r.settled < $1 AND NOT EXISTS (
-             SELECT 1 FROM history h WHERE h.receipt_id = r.receipt_id AND h.until_ms > $3)
+             SELECT 1 FROM history h WHERE h.receipt_id = r.receipt_id
+                 AND h.until_ms > least($3, (extract(epoch FROM clock_timestamp()) * 1000)::bigint))
          LIMIT $2
          FOR UPDATE OF r SKIP LOCKED");
     // Rows are read in physical order, so the oldest are usually first.

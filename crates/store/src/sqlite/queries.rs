@@ -54,7 +54,9 @@ pub(super) fn window(
     let after_ms = at_ms.saturating_sub(name.length_ms);
     // Sums of halves do not overflow.
     let sql = "SELECT count(*), coalesce(sum(amount >> 32), 0),
-                   coalesce(sum(amount & 4294967295), 0), max(at_ms)
+                   coalesce(sum(amount & 4294967295), 0), max(at_ms),
+                   (SELECT at_ms FROM history WHERE key = ?1 AND at_ms > ?2
+                    ORDER BY at_ms DESC LIMIT 1 OFFSET 1)
                FROM history WHERE key = ?1 AND at_ms > ?2";
     connection.prepare_cached(sql)?.query_row((&name.key, after_ms), |row| {
         let (count, high, low): (i64, i64, i64) = (row.get(0)?, row.get(1)?, row.get(2)?);
@@ -63,6 +65,7 @@ pub(super) fn window(
             count: count.unsigned_abs(),
             sum: (i128::from(high) << 32) + i128::from(low),
             last_ms: row.get(3)?,
+            second_last_ms: row.get(4)?,
         })
     })
 }

@@ -12,7 +12,7 @@ use toolbooth_audit::reads::LogFilter;
 use toolbooth_contracts::agent_log::AgentLog;
 use toolbooth_contracts::decision::DecisionInputs;
 use toolbooth_contracts::secret::REDACTED;
-use toolbooth_contracts::{CallContext, Caller, ErrorCode, ToolContract};
+use toolbooth_contracts::{CallContext, Caller, ToolContract};
 use toolbooth_policy::{AskedCall, Authorizer, Decision, Explanation, Rehearsed, ToolStatus};
 
 use super::{policy, records, tools};
@@ -158,7 +158,7 @@ impl Judge<'_> {
         let inputs = log.decision_inputs.as_ref().ok_or(NotJudged::Undecided)?;
         let (Some(digest), Some(caller)) = (&inputs.contract_digest, &inputs.caller) else {
             // A denial before the arguments counted, or a log of an earlier version.
-            return Err(match is_denied(log) {
+            return Err(match inputs.denied {
                 true => NotJudged::Undecided,
                 false => unjudged("its inputs were not recorded"),
             });
@@ -173,20 +173,20 @@ impl Judge<'_> {
             contract,
             arguments: &arguments,
             claimed: &claimed,
-            at: inputs.judged_at.as_deref().unwrap_or(&log.timestamp),
+            at: &judged_at(log, inputs),
             history: None,
         };
-        let after = self.authorizer.rehearse(&call, &inputs.history);
+        let after = self.authorizer.rehearse(&call, inputs);
         let after = after.map_err(|window| {
             NotJudged::Unjudged(format!("the window `{window}` was not recorded with it"))
         })?;
-        Ok((before(log, inputs), after))
+        Ok((before(inputs), after))
     }
 
     /// Explains what the policy decides on a recorded call.
     fn explain(&self, log: &AgentLog, inputs: &DecisionInputs) -> Result<Explanation, NotJudged> {
         let (Some(digest), Some(caller)) = (&inputs.contract_digest, &inputs.caller) else {
-            return Err(match is_denied(log) {
+            return Err(match inputs.denied {
                 true => NotJudged::Undecided,
                 false => NotJudged::Unjudged("its inputs were not recorded".to_owned()),
             });
@@ -200,12 +200,12 @@ impl Judge<'_> {
             contract,
             arguments: &arguments,
             claimed: &claimed(log, inputs),
-            at: inputs.judged_at.as_deref().unwrap_or(&log.timestamp),
+            at: &judged_at(log, inputs),
             history: Some(&inputs.history),
         };
         // A window that was not recorded is told, and not taken for an empty one.
         let open = AskedCall { history: None, ..call };
-        self.authorizer.rehearse(&open, &inputs.history).map_err(|window| {
+        self.authorizer.rehearse(&open, inputs).map_err(|window| {
             NotJudged::Unjudged(format!("the window `{window}` was not recorded with it"))
         })?;
         Ok(self.authorizer.explain(&ToolStatus::Active, &call, None, &inputs.history))
@@ -234,6 +234,17 @@ impl Judge<'_> {
             false => Ok(tree),
         }
     }
+}
+
+/// Returns when the call was judged; without a record of it, when the call came.
+fn judged_at(log: &AgentLog, inputs: &DecisionInputs) -> String {
+    let came = || {
+        let ended: jiff::Timestamp = log.timestamp.parse().ok()?;
+        let took = jiff::SignedDuration::try_from_secs_f64(log.duration_ms / 1_000.0).ok()?;
+        Some(format!("{:.3}", ended.checked_sub(took).ok()?))
+    };
+    let recorded = inputs.judged_at.clone();
+    recorded.or_else(came).unwrap_or_else(|| log.timestamp.clone())
 }
 
 /// Returns what the agent claimed.
@@ -280,7 +291,7 @@ pub(super) async fn explain(
             Err(NotJudged::Unjudged(why)) => (Value::Null, why.into()),
             Err(NotJudged::Undecided) => (Value::Null, Value::Null),
         };
-        let (decision, call) = (before(log, inputs).decision, &log.call_id);
+        let (decision, call) = (before(inputs).decision, &log.call_id);
         output::json(&json!({
             "callId": call, "toolId": log.tool_name, "caller": log.caller, "at": log.timestamp,
             "decision": decision, "inputs": inputs, "policyVersion": version, "now": now,
@@ -289,12 +300,12 @@ pub(super) async fn explain(
         return Ok(whole);
     }
     let DecisionInputs { rule, reason, policy_version, .. } = inputs;
-    output::line(&format!(
+    output::foreign(&format!(
         "{} {} by {}: {} by `{rule}`: {reason} (policy {policy_version}{})",
         log.timestamp,
         log.tool_name,
         log.caller,
-        word(before(log, inputs).decision),
+        word(before(inputs).decision),
         if is_same { ", in force" } else { "" }
     ));
     match now {
@@ -341,23 +352,9 @@ fn pointers(tree: &Value, at: &mut String, found: &mut Vec<String>) {
     }
 }
 
-/// Whether the policy denied a call.
-fn is_denied(log: &AgentLog) -> bool {
-    matches!(
-        log.error_code,
-        Some(
-            ErrorCode::PolicyDenied
-                | ErrorCode::UnregisteredTool
-                | ErrorCode::QuarantinedTool
-                | ErrorCode::Paused
-                | ErrorCode::ToolsDisabled
-        )
-    )
-}
-
 /// Returns the recorded decision.
-fn before(log: &AgentLog, inputs: &DecisionInputs) -> Before {
-    match (&inputs.approval, is_denied(log)) {
+fn before(inputs: &DecisionInputs) -> Before {
+    match (&inputs.approval, inputs.denied) {
         (Some(rule), false) => Before { decision: Decision::Approval, rule: rule.clone() },
         (None, false) => Before { decision: Decision::Permit, rule: inputs.rule.clone() },
         (_, true) => Before { decision: Decision::Deny, rule: inputs.rule.clone() },

@@ -1,0 +1,97 @@
+//! The call that is authorized, and the permit for it.
+//!
+//! Path: 5. Doc: policy.md#steps
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+use toolbooth_contracts::charge::Charge;
+use toolbooth_contracts::contract::ToolContract;
+use toolbooth_contracts::event::DecisionSummary;
+use toolbooth_contracts::history::{CountedIn, History, WindowName};
+use toolbooth_contracts::{CallContext, Caller};
+
+use crate::engine::ApprovalNeed;
+
+/// The call that is authorized, with its final arguments.
+#[derive(Debug, Clone, Copy)]
+pub struct AskedCall<'c> {
+    /// The caller.
+    pub caller: &'c Caller,
+    /// The tool.
+    pub contract: &'c ToolContract,
+    /// The final arguments.
+    pub arguments: &'c Value,
+    /// The context that the agent claims.
+    pub claimed: &'c CallContext,
+    /// The time, RFC 3339 UTC with milliseconds.
+    pub at: &'c str,
+    /// The windows over earlier calls, with this call; `None` until the call is claimed.
+    pub history: Option<&'c History>,
+}
+
+/// A permit for a call, which may run once its charges are recorded and its approval is spent. Only
+/// [`crate::Authorizer::authorize`] creates one.
+///
+/// ```compile_fail
+/// let charges = Vec::new();
+/// let (approval, rule, shadow) = (None, String::new(), None);
+/// let (counted, windows) = (Vec::new(), None);
+/// let forged = toolbooth_policy::Permit { charges, approval, rule, shadow, counted, windows };
+/// ```
+#[derive(Debug)]
+#[must_use]
+pub struct Permit {
+    pub(crate) charges: Vec<Charge>,
+    pub(crate) approval: Option<ApprovalNeed>,
+    pub(crate) rule: String,
+    pub(crate) shadow: Option<DecisionSummary>,
+    pub(crate) counted: Vec<CountedIn>,
+    pub(crate) windows: Option<BTreeMap<String, WindowName>>,
+}
+
+impl Permit {
+    /// Returns the windows over earlier calls that count the call.
+    #[must_use]
+    pub fn counted(&self) -> &[CountedIn] {
+        &self.counted
+    }
+
+    /// Returns the windows on which the permit depends, by their names in rules. The call must not run
+    /// before [`crate::Authorizer::complete`] has permitted it with them, in the transaction of its claim.
+    #[must_use]
+    pub fn windows(&self) -> Option<&BTreeMap<String, WindowName>> {
+        self.windows.as_ref()
+    }
+
+    /// Returns what the rules would have decided, if they are not enforced and would not have permitted
+    /// the call as it is. The caller of the policy records it.
+    #[must_use]
+    pub fn shadow(&self) -> Option<&DecisionSummary> {
+        self.shadow.as_ref()
+    }
+
+    /// Returns the limits that the call is charged to.
+    #[must_use]
+    pub fn charges(&self) -> &[Charge] {
+        &self.charges
+    }
+
+    /// Returns the approval that the call needs.
+    #[must_use]
+    pub fn approval(&self) -> Option<&ApprovalNeed> {
+        self.approval.as_ref()
+    }
+
+    /// Returns the rule that permits the call.
+    #[must_use]
+    pub fn rule(&self) -> &str {
+        &self.rule
+    }
+
+    /// Returns the permit as records store it.
+    #[must_use]
+    pub fn summary(&self) -> DecisionSummary {
+        DecisionSummary { rule: self.rule.clone(), reason: "permitted".to_owned() }
+    }
+}
