@@ -225,6 +225,25 @@ async fn tampering_with_the_tables_is_found() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_ends_its_work_when_a_newer_version_migrates_the_database() {
+    let Some(server) = Postgres::start() else { return };
+    let database = server.database();
+    let ledger = open(&server.url(&database), "one").await;
+    let mode = IdempotencyMode::Keyed;
+    let claimed = claim(&ledger, "a", mode, "k").await;
+    server.sql(&database, "UPDATE toolbooth_version SET version = 99");
+    let settled = ledger.settle(settlement(claimed, mode, Effect::Completed, None)).await;
+    assert!(settled.is_err());
+    // The first failure looks like one of the connection; what it reads then tells the cause.
+    for call in ["b", "c"] {
+        let refused = ledger.claim(request(call, mode, &[call], "x")).await.expect_err("refused");
+        assert!(refused.to_string().contains("version 99"), "{refused}");
+    }
+    let claims = server.sql(&database, "SELECT count(*) FROM receipts");
+    assert!(claims.contains('1'), "{claims}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn names_that_the_database_cannot_keep_do_no_harm() {
     let Some(server) = Postgres::start() else { return };
     let database = server.database();

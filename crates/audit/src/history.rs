@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 use toolbooth_contracts::event::DecisionSummary;
 use toolbooth_contracts::history::{Amount, HistoryEntry};
 pub use toolbooth_contracts::history::{CountedIn, History, WindowName, WindowSeen, seen};
+use toolbooth_contracts::receipt::Receipt;
 
 /// The fact of a dispatch event that lists the windows that its rules have read.
 pub(crate) const HISTORY: &str = "history";
@@ -123,6 +124,11 @@ pub(crate) fn add_facts(facts: &mut Option<Map<String, Value>>, history: &Histor
 pub fn row_text(key: &str, at_ms: i64, amount: Option<i64>, until_ms: i64) -> String {
     let amount = amount.map_or_else(|| "-".to_owned(), |amount| amount.to_string());
     format!("{key} {at_ms} {amount} {until_ms}")
+}
+
+/// Returns until when a window may count a receipt; `None` if none does.
+pub(crate) fn counted_until_ms(receipt: &Receipt) -> Option<u64> {
+    receipt.history.iter().filter_map(|entry| u64::try_from(entry.until_ms).ok()).max()
 }
 
 /// Returns the row that an entry must have in a store.

@@ -86,6 +86,10 @@ pub struct EventBody {
     /// Whether the receipt holds keys after this event. If so, it is never removed without a trace.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub holds_keys: bool,
+    /// Until when a window of the policy may count the receipt, in milliseconds since 1970-01-01 UTC. It is
+    /// not removed before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub counted_until_ms: Option<u64>,
     /// Facts of events that are not calls, such as names and digests; never payloads.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub facts: Option<serde_json::Map<String, serde_json::Value>>,
@@ -117,6 +121,7 @@ impl EventBody {
             log_digest: None,
             approval_digest: None,
             holds_keys: false,
+            counted_until_ms: None,
             facts: None,
         }
     }
@@ -167,6 +172,7 @@ impl AuditEvent {
             log_digest,
             approval_digest,
             holds_keys,
+            counted_until_ms,
             facts,
         } = body;
         let decision = decision.as_ref().map(|note| {
@@ -181,6 +187,7 @@ impl AuditEvent {
         out.text("argsDigest", args_digest.as_deref());
         out.text("callId", call_id.as_deref());
         out.text("caller", caller.as_deref());
+        out.number("countedUntilMs", *counted_until_ms);
         out.object("decision", decision);
         out.double("durationMs", *duration_ms);
         out.text("effect", effect.map(Effect::as_str));
@@ -280,6 +287,7 @@ mod tests {
             });
             body.log_digest = text();
             body.holds_keys = numbers[0].is_some();
+            body.counted_until_ms = numbers[0].filter(|n| n % 2 == 0);
             let prev = text();
             AuditEvent { writer: text().unwrap_or_default(), seq: numbers[1].unwrap_or(7), prev, body }
         }

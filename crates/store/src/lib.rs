@@ -32,6 +32,15 @@ impl Unreadable {
     }
 }
 
+/// Returns the error of a store that a newer version has migrated while this one had it open.
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+fn newer(found: i64, known: i64) -> LedgerError {
+    LedgerError::unavailable(format!(
+        "a newer Toolbooth has migrated the store to version {found}, and this one knows version \
+         {known}; restart with the newer one"
+    ))
+}
+
 /// Returns the error of a record that cannot be encoded.
 fn unwritable(error: impl std::fmt::Display) -> LedgerError {
     LedgerError::Defect(format!("a record cannot be encoded: {error}"))

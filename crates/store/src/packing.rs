@@ -39,7 +39,7 @@ const LEVEL: i32 = 3;
 const TEXT_MAX: usize = 256 << 20;
 
 /// Member names by their numbers; append-only, since stored records refer to the numbers.
-const NAMES: [&str; 80] = [
+const NAMES: [&str; 86] = [
     "writer",
     "seq",
     "prev",
@@ -120,6 +120,12 @@ const NAMES: [&str; 80] = [
     "left",
     "from",
     "to",
+    "countedUntilMs",
+    "history",
+    "key",
+    "atMs",
+    "amount",
+    "untilMs",
 ];
 
 /// Strings by their numbers; append-only for the same reason.

@@ -19,6 +19,7 @@ use toolbooth_audit::{LedgerReads, verify};
 use toolbooth_contracts::approval::Approvers;
 use toolbooth_contracts::contract::IdempotencyMode;
 use toolbooth_contracts::event::{AuditEventKind, EventBody};
+use toolbooth_contracts::history::CountedIn;
 use toolbooth_contracts::json::JsonText;
 use toolbooth_contracts::order::PauseTarget;
 use toolbooth_contracts::receipt::ClaimState;
@@ -981,6 +982,59 @@ async fn a_newer_database_is_refused_and_files_are_private() {
         .unwrap();
     let refused = sqlite::open(&data, "two", SqliteOptions::default(), &moment(2));
     assert!(matches!(refused, Err(OpenError::Newer { found: 99, .. })), "{refused:?}");
+}
+
+#[tokio::test]
+async fn a_writer_ends_its_work_when_a_newer_version_migrates_the_database() {
+    let folder = tempfile::tempdir().unwrap();
+    let ledger = open(folder.path(), "one");
+    let mode = IdempotencyMode::Keyed;
+    let Claimed::Fresh(claim) = ledger.claim(request("a", mode, &["k"], "x")).await.unwrap() else {
+        panic!("fresh")
+    };
+    let newer = Connection::open(folder.path().join(DATABASE)).unwrap();
+    newer.execute_batch("PRAGMA user_version = 99").unwrap();
+    let settled = ledger.settle(settlement(claim, mode, Effect::Completed, None)).await;
+    assert!(settled.unwrap_err().to_string().contains("a newer Toolbooth"));
+    for call in ["b", "c"] {
+        let refused = ledger.claim(request(call, mode, &[call], "x")).await.unwrap_err();
+        assert!(refused.to_string().contains("version 99"), "{refused}");
+    }
+    let claims: i64 =
+        newer.query_row("SELECT count(*) FROM open_receipts", [], |row| row.get(0)).unwrap();
+    assert_eq!(claims, 1);
+}
+
+#[tokio::test]
+async fn retention_excuses_no_receipt_that_a_window_counts() {
+    let window = |length_ms| CountedIn { key: "w".into(), amount: None, length_ms };
+    let prune = Prune { kind: PruneKind::Receipts, before: moment(1_000).text, at: moment(1_000) };
+    let rows = "DELETE FROM history WHERE until_ms > 1767225600000 + 1000";
+    let receipt = "DELETE FROM receipts WHERE id IN (SELECT receipt FROM history WHERE until_ms \
+                   > 1767225600000 + 1000)";
+    for (removed, kinds) in [
+        (vec![], vec![]),
+        // Pruning believes the receipt.
+        (vec![rows], vec!["history-changed"]),
+        (vec![receipt, rows], vec!["receipt-missing"]),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let ledger = open(folder.path(), "one");
+        for (call, length_ms) in [("long", 86_400_000), ("short", 500)] {
+            let asked = request(call, IdempotencyMode::None, &[], "x");
+            let asked = ClaimRequest { counted: vec![window(length_ms)], ..asked };
+            let Claimed::Fresh(claim) = ledger.claim(asked).await.unwrap() else { panic!("fresh") };
+            let settled = settlement(claim, IdempotencyMode::None, Effect::Completed, None);
+            ledger.settle(settled).await.unwrap();
+        }
+        let connection = Connection::open(folder.path().join(DATABASE)).unwrap();
+        removed.iter().for_each(|removed| connection.execute_batch(removed).unwrap());
+        let pruned = ledger.prune(prune.clone()).await.unwrap();
+        assert_eq!((pruned.removed, pruned.more), (1, false), "{removed:?}");
+        let report = verify::store(&ledger, TrustAnchors::default()).await.unwrap();
+        let found: Vec<&str> = report.problems.iter().map(|found| found.kind.as_str()).collect();
+        assert_eq!(found, kinds, "{removed:?}");
+    }
 }
 
 /// Rows of an earlier version are taken over without events that account for them. Therefore a

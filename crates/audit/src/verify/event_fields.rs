@@ -39,6 +39,7 @@ pub(super) struct EventFields {
     pub(super) log_digest: Option<String>,
     #[serde(default)]
     pub(super) holds_keys: bool,
+    pub(super) counted_until_ms: Option<u64>,
     pub(super) facts: Option<Map<String, Value>>,
 }
 

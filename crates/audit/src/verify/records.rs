@@ -226,6 +226,7 @@ impl<'e> Records<'e> {
         let (writer, seq) = (read.writer.as_str(), read.seq);
         let id = fields.receipt_id.clone().unwrap_or_default();
         let pruned = is_before(&fields.time, self.expected.receipts_before.as_ref());
+        let is_counted = self.expected.is_counted(fields.counted_until_ms);
         let Some(record) = &read.receipt else {
             if fields.event == AuditEventKind::ToolDispatched {
                 // The claim has ended, and its terminal event names the receipt again.
@@ -283,7 +284,7 @@ impl<'e> Records<'e> {
                 && receipt.effect == fields.effect
                 && receipt.error_code == fields.error_code
                 && (fields.args_digest.is_none() || receipt.args_digest == fields.args_digest);
-            if !(same && pruned) {
+            if !same || !pruned || is_counted {
                 let message = format!("the tombstone of receipt {id} was changed");
                 self.problems.add("receipt-changed", writer, seq, message);
             }
@@ -306,10 +307,10 @@ impl<'e> Records<'e> {
         self.fences.insert(receipt.receipt_id.clone(), fence);
     }
 
-    /// Records a missing receipt that held keys; such a receipt is never pruned without a
-    /// tombstone.
+    /// Records a missing receipt that held keys, or that a window counted when receipts were last pruned;
+    /// such a receipt is never pruned without a tombstone.
     fn absent(&mut self, read: &Read, fields: &EventFields, id: &str) {
-        if !fields.holds_keys {
+        if !fields.holds_keys && !self.expected.is_counted(fields.counted_until_ms) {
             // The order of two logs is determined from their events at the end.
             if self.absent.get(id).is_some_and(|absent| absent.writer == read.writer) {
                 self.absent.remove(id);
@@ -321,14 +322,14 @@ impl<'e> Records<'e> {
         self.absent.insert(id.to_owned(), absent);
     }
 
-    /// Takes the missing receipts that may hold keys; their events may be in several logs.
+    /// Takes the missing receipts that may hold keys or count in a window; their events may be in several logs.
     pub(super) fn take_absent(&mut self) -> BTreeMap<String, Absent> {
         std::mem::take(&mut self.absent)
     }
 
-    /// Reports a missing receipt that held keys to the end.
+    /// Reports a missing receipt that held keys, or was counted, to the end.
     pub(super) fn missing(&mut self, id: &str, absent: &Absent) {
-        let message = format!("receipt {id}, which holds keys, is missing");
+        let message = format!("receipt {id}, which holds keys or counts in a window, is missing");
         self.problems.add("receipt-missing", &absent.writer, absent.seq, message);
     }
 

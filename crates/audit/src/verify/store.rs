@@ -266,7 +266,10 @@ async fn leftovers(
     for (id, absent) in records.take_absent() {
         let events = events_of(reads, &id, absent.call.clone()).await.unwrap_or_default();
         let last = events.iter().max_by(|a, b| a.body.time.cmp(&b.body.time));
-        if last.is_none_or(|event| event.body.holds_keys) {
+        let is_kept = |event: &AuditEvent| {
+            event.body.holds_keys || expected.is_counted(event.body.counted_until_ms)
+        };
+        if last.is_none_or(is_kept) {
             records.missing(&id, &absent);
         }
     }

@@ -50,7 +50,11 @@ pub(super) struct Base {
 /// The records that an event states as pruned.
 #[derive(Debug)]
 enum Pruned {
-    Receipts(Option<String>),
+    /// Those that were settled before a time, at the time of the event.
+    Receipts {
+        before: Option<String>,
+        at: Option<String>,
+    },
     Logs(Option<String>),
     Calls(Option<String>),
     Approvals(Option<String>),
@@ -94,6 +98,8 @@ pub(super) struct Expectations {
     adopted: BTreeMap<String, u64>,
     /// The times before which receipts and agent logs were pruned.
     pub(super) receipts_before: Option<String>,
+    /// When receipts were last pruned.
+    receipts_pruned_at: Option<String>,
     pub(super) logs_before: Option<String>,
     /// The time before which events were pruned.
     events_before: Option<String>,
@@ -120,6 +126,15 @@ pub(super) struct Expectations {
 }
 
 impl Expectations {
+    /// Whether a window still counted a receipt when receipts were last pruned, so that it is not gone.
+    pub(super) fn is_counted(&self, until_ms: Option<u64>) -> bool {
+        let pruned_at: Option<jiff::Timestamp> =
+            self.receipts_pruned_at.as_ref().and_then(|at| at.parse().ok());
+        let until = |ms| i64::try_from(ms).map_or(i64::MAX, |ms| ms);
+        let is_after = |ms| pruned_at.is_none_or(|at| until(ms) > at.as_millisecond());
+        until_ms.is_some_and(is_after)
+    }
+
     /// Whether a checkpoint has named the end of a log: by its root, if its row has one.
     pub(super) fn is_named(&self, writer: &str, size: u64, has_root: bool) -> bool {
         let wanted = self.wanted.get(&(writer.to_owned(), size));
@@ -279,7 +294,7 @@ impl LogFindings {
                 }
             }
             AuditEventKind::Checkpoint => self.learn_checkpoint(&writer, seq, facts),
-            AuditEventKind::ReceiptsPruned => self.learn_pruned(&writer, seq, facts),
+            AuditEventKind::ReceiptsPruned => self.learn_pruned(&writer, seq, &time, facts),
             AuditEventKind::PayloadsDropped => {
                 let dropped = dropped(facts, ["kind", "until"]).map(Pruned::Dropped);
                 self.prunes.extend(dropped.map(|dropped| (writer, seq, dropped)));
@@ -293,11 +308,20 @@ impl LogFindings {
         }
     }
 
-    fn learn_pruned(&mut self, writer: &str, seq: u64, facts: Option<&Map<String, Value>>) {
+    fn learn_pruned(
+        &mut self,
+        writer: &str,
+        seq: u64,
+        at: &str,
+        facts: Option<&Map<String, Value>>,
+    ) {
         let text = |name: &str| fact(facts, name).map(str::to_owned);
         let mut prunes = Vec::new();
         match fact(facts, "records") {
-            Some("receipts") => prunes.push(Pruned::Receipts(text("before"))),
+            Some("receipts") => {
+                let at = Some(at.to_owned());
+                prunes.push(Pruned::Receipts { before: text("before"), at });
+            }
             // Earlier versions used this event also for logs that were removed to free space.
             Some("logs" | "refusals") => {
                 prunes.push(match dropped(facts, ["records", "to"]) {
@@ -310,7 +334,7 @@ impl LogFindings {
             Some("events") => {
                 let of = text("writer").unwrap_or_default();
                 // The removals of earlier versions were adopted.
-                prunes.push(Pruned::Receipts(text("receiptsBefore")));
+                prunes.push(Pruned::Receipts { before: text("receiptsBefore"), at: None });
                 prunes.push(Pruned::Logs(text("logsBefore")));
                 prunes.push(Pruned::Before(text("before")));
                 let key = fact(facts, "signingKey").map(note::PublicKey::parse);
@@ -430,8 +454,9 @@ impl LogFindings {
         let learnt = &mut self.learnt;
         for (_, _, pruned) in vouched {
             match pruned {
-                Pruned::Receipts(before) => {
+                Pruned::Receipts { before, at } => {
                     learnt.receipts_before = before.max(learnt.receipts_before.take());
+                    learnt.receipts_pruned_at = at.max(learnt.receipts_pruned_at.take());
                 }
                 Pruned::Calls(before) => {
                     learnt.calls_before = before.max(learnt.calls_before.take());

@@ -25,7 +25,8 @@ use toolbooth_audit::backend::writer::{Backend, Failure, LogEnd};
 
 use super::connect::{Connection, Server};
 use super::statements::Statements;
-use super::unavailable;
+use super::{schema, unavailable};
+use crate::newer;
 
 /// Time limit for loading a batch, and for writing it.
 const BATCH_TIMEOUT: Duration = Duration::from_secs(20);
@@ -218,12 +219,16 @@ impl Backend for PostgresBackend {
         async move {
             let asking = async {
                 let session = Session::begin(&self.server).await?;
+                let version = schema::version(session.client()).await?;
                 let sql = "SELECT size, last_leaf FROM writers WHERE writer = $1 FOR UPDATE";
                 let row = session.client().query_opt(sql, &[&writer]).await?;
-                Ok::<_, Error>((session, row))
+                Ok::<_, Error>((session, row, version))
             };
-            let (session, row) =
+            let (session, row, version) =
                 timeout(RECOVER_TIMEOUT, asking).await.map_err(|_| late())?.map_err(unavailable)?;
+            if version > schema::VERSION {
+                return Err(newer(version.into(), schema::VERSION.into()));
+            }
             let row = row.ok_or_else(|| {
                 let message = "the database does not know this writer; restart";
                 LedgerError::unavailable(message)

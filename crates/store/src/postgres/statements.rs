@@ -5,6 +5,8 @@
 use tokio_postgres::{Client, Error, Statement};
 use toolbooth_audit::approvals::PENDING_MAX;
 
+use super::schema::VERSION;
+
 /// The time since its last renewal after which a writer counts as lost, as an SQL interval.
 const LOST: &str = "interval '15 seconds'";
 /// Columns of `receipts` that a stored receipt is read from.
@@ -267,9 +269,12 @@ statements! {
     renew = "UPDATE writers SET renewed = clock_timestamp() WHERE writer = $1 AND NOT stopped";
     // Resets `named`, because other writers may have treated this one as lost and permanently named
     // its end.
+    // A newer version may have migrated the database since.
     advance = exactly(
-        "UPDATE writers SET size = $3, last_leaf = $4, root = $5, named = false,
-             renewed = clock_timestamp()
-         WHERE writer = $1 AND size = $2 AND NOT stopped", "1");
+        &format!(
+            "UPDATE writers SET size = $3, last_leaf = $4, root = $5, named = false,
+                 renewed = clock_timestamp()
+             WHERE writer = $1 AND size = $2 AND NOT stopped
+                 AND (SELECT version FROM toolbooth_version) <= {VERSION}"), "1");
     stop = "UPDATE writers SET stopped = true WHERE writer = $1";
 }

@@ -22,6 +22,7 @@ use super::search_index::Found;
 use super::space_monitor::SpaceMonitor;
 use super::transaction::{Transaction, failed};
 use super::{schema, unavailable, wal_checkpoint};
+use crate::newer;
 
 /// Pause between two checks for more steps.
 const GATHER_STEP: Duration = Duration::from_micros(50);
@@ -159,8 +160,9 @@ impl SqliteBackend {
         })?;
         // Another connection has written, so cached records may be outdated.
         if before != now {
-            self.data_version = now;
             set.forget();
+            self.check_version()?;
+            self.data_version = now;
         }
         if let Some(connection) = &self.connection {
             let looked = self.space_monitor.measure(connection, set);
@@ -169,6 +171,17 @@ impl SqliteBackend {
         // Checked inside a transaction, since the WAL exists only from the first one on.
         let checked = self.check_files();
         checked.or_else(|error| self.within(|_| Err(Failure::Unavailable(error))))
+    }
+
+    /// Checks that no newer version has migrated the database since it was opened.
+    fn check_version(&mut self) -> Result<(), Failure> {
+        self.within(|transaction| {
+            let found = schema::version(transaction.connection).map_err(failed)?;
+            match found > schema::VERSION {
+                true => Err(Failure::Unavailable(newer(found, schema::VERSION))),
+                false => Ok(()),
+            }
+        })
     }
 
     fn end(&mut self, how: &str) -> Result<(), Failure> {

@@ -29,6 +29,7 @@ use crate::backend::working::{
     Changes, Needs, NewEvent, ReceiptWrite, RecordText, Stored, WorkingSet,
 };
 use crate::claim::{ClaimSnapshot, holds_keys};
+use crate::history::counted_until_ms;
 use crate::ledger::{LedgerError, Moment};
 
 /// One operation of a ledger.
@@ -133,4 +134,5 @@ fn account(body: &mut EventBody, receipt: &Receipt, digest: String) {
     body.receipt_digest = Some(digest);
     let has_keys = receipt.idempotency.all().next().is_some();
     body.holds_keys = has_keys && holds_keys(receipt);
+    body.counted_until_ms = counted_until_ms(receipt);
 }

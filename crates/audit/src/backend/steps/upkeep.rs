@@ -12,6 +12,7 @@ use super::{Step, about, log, move_to, place, snapshot};
 use crate::backend::pruning::Removal;
 use crate::backend::working::{Changes, Needs, StoreQuery, Upkeep, WorkingSet};
 use crate::claim::{self, ClaimEvent, Transition};
+use crate::history::counted_until_ms;
 use crate::ledger::{LedgerError, Moment, Prune, PruneKind, Pruned, Swept};
 use crate::note::Signer;
 
@@ -154,6 +155,14 @@ impl Step for PruneRecords {
         let Prune { kind, at, .. } = &self.prune;
         let (mut pruned, mut changes) = (Pruned::default(), Changes::default());
         for (stored, holds) in &set.surveyed.prunable {
+            // The rows of the windows should have excluded it.
+            if counted_until_ms(&stored.receipt)
+                .is_some_and(|until| until > at.epoch_ms.unsigned_abs())
+            {
+                let id = &stored.receipt.receipt_id;
+                tracing::warn!(receipt.id = %id, "a receipt lacks rows of windows; run `audit verify`");
+                continue;
+            }
             if *holds {
                 let receipt = Receipt {
                     result: None,
@@ -174,7 +183,10 @@ impl Step for PruneRecords {
             changes.upkeep.pruned = Some(removal.clone());
         }
         pruned.removed += removal.count();
-        pruned.more = set.surveyed.more;
+        // A step that removes nothing must not be repeated for ever.
+        let is_progress =
+            pruned.removed + pruned.tombstones > 0 || set.surveyed.prunable.is_empty();
+        pruned.more = set.surveyed.more && is_progress;
         if pruned.removed + pruned.tombstones == 0 {
             return Ok(((pruned, None), changes));
         }
