@@ -105,7 +105,6 @@ fn main() {
             trust: TrustLevel::Trusted,
             claimed: &claimed,
             at: "2026-05-01T12:00:00.000Z",
-            history: None,
         };
         let began = Instant::now();
         let verdict = engine.judge(&question).unwrap();

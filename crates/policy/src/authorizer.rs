@@ -6,6 +6,7 @@
 //! Path: 3, 5. Doc: policy.md#steps
 
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, LazyLock};
 
 use data_encoding::HEXLOWER;
@@ -13,7 +14,7 @@ use sha2::{Digest, Sha256};
 use toolbooth_contracts::approval::Approvers;
 use toolbooth_contracts::contract::{ApprovalSetting, ToolContract};
 use toolbooth_contracts::event::DecisionSummary;
-use toolbooth_contracts::history::{CountedIn, WindowName};
+use toolbooth_contracts::history::{CountedIn, History};
 use toolbooth_contracts::trust::{TrustLevel, TrustLevels};
 use toolbooth_contracts::{Caller, CallerKind, ErrorCode};
 
@@ -21,7 +22,8 @@ use crate::caller::{Budget, CallerRights};
 use crate::caller_sets::CallerSets;
 use crate::denial::{Denial, DenialRule};
 use crate::engine::{
-    ApprovalNeed, Binding, EngineTool, PolicyEngine, Question, Uncountable, Verdict,
+    ApprovalNeed, Binding, DependentVerdict, EngineTool, PolicyEngine, Question, Uncountable,
+    Verdict,
 };
 use crate::error::EngineError;
 use crate::flags::FeatureFlags;
@@ -342,35 +344,53 @@ impl Authorizer {
         self.permit(call, trace)
     }
 
-    /// Completes a permit that depends on windows: runs steps 6 to 9 again, with the windows in
-    /// `call.history`.
+    /// Completes a permit that depends on windows, with these; adds what the rules found to `trace`.
     ///
     /// # Errors
     /// `policy-denied`.
-    pub fn complete(&self, call: &AskedCall<'_>) -> Result<Permit, Denial> {
-        let permit = self.permit(call, None)?;
-        match permit.windows {
-            None => Ok(permit),
-            Some(_) => {
-                let error = EngineError("the rules depend on windows that are not known".into());
-                Err(Denial::of_engine(error))
-            }
-        }
+    pub fn complete(
+        &self,
+        permit: &Permit,
+        history: &History,
+        trace: Option<&mut Vec<String>>,
+    ) -> Result<Permit, Denial> {
+        let unknown = || EngineError("the rules depend on windows that are not known".into());
+        let verdict = permit.depends.as_ref().ok_or_else(unknown);
+        let verdict =
+            verdict.and_then(|verdict| match caught(|| verdict.complete(history, trace))? {
+                Verdict::Depends(_) => Err(unknown()),
+                verdict => Ok(verdict),
+            });
+        let Judged { rule, approval: asked, shadow, .. } = self.enforced(verdict)?;
+        let approval = asked.into_iter().chain(permit.approval.clone()).reduce(ApprovalNeed::and);
+        Ok(Permit {
+            charges: permit.charges.clone(),
+            approval,
+            rule,
+            shadow: shadow.or_else(|| permit.uncountable.clone()),
+            counted: permit.counted.clone(),
+            uncountable: None,
+            depends: None,
+        })
     }
 
     /// Runs steps 6 to 9.
-    pub(crate) fn permit(
+    fn permit(
         &self,
         call: &AskedCall<'_>,
         trace: Option<&mut Vec<String>>,
     ) -> Result<Permit, Denial> {
         let AskedCall { caller, contract, .. } = *call;
-        let Judged { rule, approval: asked, shadow, counted, windows } = self.judge(call, trace)?;
+        let Judged { rule, approval: asked, mut shadow, counted, uncountable, depends } =
+            self.judge(call, trace)?;
+        if depends.is_none() {
+            shadow = shadow.or_else(|| uncountable.clone());
+        }
         // Of several approvals the strictest is needed, and it is bound to all that ask.
         let setting = self.approval_setting(contract);
         let approval = asked.into_iter().chain(setting).reduce(ApprovalNeed::and);
         let charges = self.charges(caller, contract, call.claimed);
-        Ok(Permit { charges, approval, rule, shadow, counted, windows })
+        Ok(Permit { charges, approval, rule, shadow, counted, uncountable, depends })
     }
 
     /// Runs step 6.
@@ -380,7 +400,7 @@ impl Authorizer {
         trace: Option<&mut Vec<String>>,
     ) -> Result<Judged, Denial> {
         let Some(engine) = &self.engine else { return Ok(Judged::by("default".to_owned(), None)) };
-        let AskedCall { caller, contract, arguments, claimed, at, history } = *call;
+        let AskedCall { caller, contract, arguments, claimed, at } = *call;
         let grants = self.rights(caller).map(|rights| rights.grants.as_slice());
         let question = Question {
             caller: caller.identity(),
@@ -390,9 +410,8 @@ impl Authorizer {
             trust: self.trust_levels.of(&contract.policy.trust_level),
             claimed,
             at,
-            history,
         };
-        let mut judged = self.enforced(engine.judge_traced(&question, trace))?;
+        let mut judged = self.enforced(caught(|| engine.judge_traced(&question, trace)))?;
         match engine.counted(&question) {
             Ok(counted) => judged.counted = counted,
             Err(Uncountable { window, reason }) => {
@@ -402,9 +421,7 @@ impl Authorizer {
                     return Err(denial);
                 }
                 // What depends on windows is decided, and recorded, once they are known.
-                if judged.windows.is_none() {
-                    judged.shadow.get_or_insert_with(|| denial.summary());
-                }
+                judged.uncountable = Some(denial.summary());
             }
         }
         Ok(judged)
@@ -413,9 +430,9 @@ impl Authorizer {
     /// Returns what follows from the verdict of the engine, which is not enforced in shadow.
     pub(crate) fn enforced(&self, verdict: Result<Verdict, EngineError>) -> Result<Judged, Denial> {
         let denial = match verdict {
-            Ok(Verdict::Depends(windows)) => {
+            Ok(Verdict::Depends(verdict)) => {
                 let rule = Judged::by("history".to_owned(), None);
-                return Ok(Judged { windows: Some(windows), ..rule });
+                return Ok(Judged { depends: Some(verdict), ..rule });
             }
             Ok(Verdict::Permit { rule, approval }) => {
                 return Ok(match approval {
@@ -462,6 +479,13 @@ impl Authorizer {
     }
 }
 
+/// Returns what an engine answers. A panic of it is an error, so that it ends neither the call without a
+/// record nor the thread that writes for all calls.
+fn caught<T>(ask: impl FnOnce() -> Result<T, EngineError>) -> Result<T, EngineError> {
+    let panicked = |_| Err(EngineError("the engine panicked".to_owned()));
+    catch_unwind(AssertUnwindSafe(ask)).unwrap_or_else(panicked)
+}
+
 /// What the rules permit.
 #[derive(Debug)]
 pub(crate) struct Judged {
@@ -471,13 +495,15 @@ pub(crate) struct Judged {
     pub(crate) shadow: Option<DecisionSummary>,
     /// The windows that count the call.
     pub(crate) counted: Vec<CountedIn>,
-    /// The windows on which the permit depends.
-    pub(crate) windows: Option<BTreeMap<String, WindowName>>,
+    /// Why windows cannot count it, if that is not enforced.
+    pub(crate) uncountable: Option<DecisionSummary>,
+    /// The verdict on which the permit depends.
+    pub(crate) depends: Option<Arc<dyn DependentVerdict>>,
 }
 
 impl Judged {
     fn by(rule: String, approval: Option<ApprovalNeed>) -> Self {
-        Self { rule, approval, shadow: None, counted: Vec::new(), windows: None }
+        Self { rule, approval, shadow: None, counted: Vec::new(), uncountable: None, depends: None }
     }
 
     fn in_shadow(decision: DecisionSummary) -> Self {

@@ -35,8 +35,6 @@ pub struct Question<'q> {
     pub claimed: &'q CallContext,
     /// The time, RFC 3339 UTC with milliseconds.
     pub at: &'q str,
-    /// The windows over earlier calls, with this call; `None` until the call is claimed.
-    pub history: Option<&'q History>,
 }
 
 /// The inputs of a rule for a prompt, a resource or a template.
@@ -93,8 +91,8 @@ pub enum Verdict {
         /// The approval that the request needs.
         approval: Option<ApprovalNeed>,
     },
-    /// The verdict depends on these windows over earlier calls, by their names in rules.
-    Depends(BTreeMap<String, WindowName>),
+    /// The verdict depends on windows over earlier calls.
+    Depends(Arc<dyn DependentVerdict>),
     /// A rule forbids the request, or no rule permits it.
     Deny {
         /// The rule.
@@ -103,6 +101,32 @@ pub enum Verdict {
         reason: String,
     },
 }
+
+/// A verdict that depends on windows over earlier calls. All that needs no window is judged before, so
+/// that little is left to do in the transaction of the claim.
+pub trait DependentVerdict: std::fmt::Debug + Send + Sync {
+    /// Returns the windows, by their names in rules.
+    fn windows(&self) -> &BTreeMap<String, WindowName>;
+
+    /// Returns the verdict with the windows, which include the call; adds what it rests on to `trace`, one
+    /// sentence each. Pure: the same windows give the same verdict.
+    ///
+    /// # Errors
+    /// As [`PolicyEngine::judge`].
+    fn complete(
+        &self,
+        history: &History,
+        trace: Option<&mut Vec<String>>,
+    ) -> Result<Verdict, EngineError>;
+}
+
+impl PartialEq for dyn DependentVerdict {
+    fn eq(&self, other: &Self) -> bool {
+        self.windows() == other.windows()
+    }
+}
+
+impl Eq for dyn DependentVerdict {}
 
 /// A call that a window cannot count: it has no exact amount.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -7,7 +7,7 @@ use toolbooth_contracts::ErrorCode;
 use toolbooth_contracts::approval::Approvers;
 use toolbooth_contracts::charge::Charge;
 use toolbooth_contracts::event::DecisionSummary;
-use toolbooth_contracts::history::{History, seen};
+use toolbooth_contracts::history::History;
 
 use crate::authorizer::{Authorizer, ToolStatus};
 use crate::denial::{Denial, DenialRule};
@@ -70,15 +70,15 @@ const STEPS: [&str; 10] = [
 ];
 
 impl Authorizer {
-    /// Explains the decision on a call. `objection` is what the guard found in its arguments, `earlier` are
-    /// the calls in the windows that its rules read, if `call` does not have the windows.
+    /// Explains the decision on a call. `objection` is what the guard found in its arguments. If the rules
+    /// read windows, `history` returns what they see of those on which the permit depends.
     #[must_use]
     pub fn explain(
         &self,
         status: &ToolStatus,
         call: &AskedCall<'_>,
         objection: Option<&str>,
-        earlier: &History,
+        history: &dyn Fn(&Permit) -> History,
     ) -> Explanation {
         let mut trace = Vec::new();
         let access = self.access(call.caller, call.contract, status);
@@ -94,17 +94,12 @@ impl Authorizer {
                 });
             }
             (Ok(access), None) => {
-                let open = AskedCall { history: None, ..*call };
-                let permit = self.authorize_traced(access, &open, Some(&mut trace));
+                let permit = self.authorize_traced(access, call, Some(&mut trace));
                 permit.and_then(|permit| match permit.windows() {
                     None => Ok(permit),
-                    Some(windows) => {
-                        let history = call.history.cloned();
-                        let history =
-                            history.unwrap_or_else(|| seen(windows, permit.counted(), earlier));
+                    Some(_) => {
                         trace.clear();
-                        let call = AskedCall { history: Some(&history), ..*call };
-                        self.permit(&call, Some(&mut trace))
+                        self.complete(&permit, &history(&permit), Some(&mut trace))
                     }
                 })
             }
@@ -373,9 +368,8 @@ mod tests {
                 arguments: &Value::Null,
                 claimed: &CallContext::default(),
                 at: "2026-01-01T00:00:00.000Z",
-                history: None,
             };
-            let told = policy.explain(status, &call, objection, &History::new());
+            let told = policy.explain(status, &call, objection, &|_| History::new());
             assert_eq!(told.decision, decision, "{told:?}");
             let deciding = told
                 .steps

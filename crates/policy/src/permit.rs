@@ -3,15 +3,16 @@
 //! Path: 5. Doc: policy.md#steps
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde_json::Value;
 use toolbooth_contracts::charge::Charge;
 use toolbooth_contracts::contract::ToolContract;
 use toolbooth_contracts::event::DecisionSummary;
-use toolbooth_contracts::history::{CountedIn, History, WindowName};
+use toolbooth_contracts::history::{CountedIn, WindowName};
 use toolbooth_contracts::{CallContext, Caller};
 
-use crate::engine::ApprovalNeed;
+use crate::engine::{ApprovalNeed, DependentVerdict};
 
 /// The call that is authorized, with its final arguments.
 #[derive(Debug, Clone, Copy)]
@@ -26,8 +27,6 @@ pub struct AskedCall<'c> {
     pub claimed: &'c CallContext,
     /// The time, RFC 3339 UTC with milliseconds.
     pub at: &'c str,
-    /// The windows over earlier calls, with this call; `None` until the call is claimed.
-    pub history: Option<&'c History>,
 }
 
 /// A permit for a call, which may run once its charges are recorded and its approval is spent. Only
@@ -36,8 +35,9 @@ pub struct AskedCall<'c> {
 /// ```compile_fail
 /// let charges = Vec::new();
 /// let (approval, rule, shadow) = (None, String::new(), None);
-/// let (counted, windows) = (Vec::new(), None);
-/// let forged = toolbooth_policy::Permit { charges, approval, rule, shadow, counted, windows };
+/// let (counted, uncountable, depends) = (Vec::new(), None, None);
+/// let forged =
+///     toolbooth_policy::Permit { charges, approval, rule, shadow, counted, uncountable, depends };
 /// ```
 #[derive(Debug)]
 #[must_use]
@@ -47,7 +47,10 @@ pub struct Permit {
     pub(crate) rule: String,
     pub(crate) shadow: Option<DecisionSummary>,
     pub(crate) counted: Vec<CountedIn>,
-    pub(crate) windows: Option<BTreeMap<String, WindowName>>,
+    /// Why windows cannot count the call, if that is not enforced.
+    pub(crate) uncountable: Option<DecisionSummary>,
+    /// The verdict on which the permit depends.
+    pub(crate) depends: Option<Arc<dyn DependentVerdict>>,
 }
 
 impl Permit {
@@ -61,7 +64,7 @@ impl Permit {
     /// before [`crate::Authorizer::complete`] has permitted it with them, in the transaction of its claim.
     #[must_use]
     pub fn windows(&self) -> Option<&BTreeMap<String, WindowName>> {
-        self.windows.as_ref()
+        self.depends.as_ref().map(|verdict| verdict.windows())
     }
 
     /// Returns what the rules would have decided, if they are not enforced and would not have permitted

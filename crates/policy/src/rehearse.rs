@@ -70,8 +70,8 @@ impl Authorizer {
         if let Some((missing, _)) = windows.iter().find(|(name, own)| !is_known(name, own)) {
             return Err(missing.clone());
         }
-        let call = AskedCall { history: Some(&recorded.history), ..*call };
-        Ok(Rehearsed::of(self.complete(&call)))
+        let complete = |permit: Permit| self.complete(&permit, &recorded.history, None);
+        Ok(Rehearsed::of(permit.and_then(complete)))
     }
 
     /// Whether the rules read an argument of a tool, or a part of it, by its JSON pointer.

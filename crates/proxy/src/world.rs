@@ -7,11 +7,12 @@ use std::sync::Arc;
 
 use toolbooth_contracts::contract::{AdapterId, GATEWAY_RUNTIME};
 use toolbooth_contracts::coverage::CoverageState;
-use toolbooth_contracts::history::{History, WindowName};
+use toolbooth_contracts::history::{History, WindowName, seen};
 use toolbooth_contracts::port::ItemKind;
 use toolbooth_contracts::{Arguments, CallContext, Caller, ToolId, ToolName};
 use toolbooth_policy::{
-    AskedCall, Authorizer, EngineTool, Explanation, Item, Pauses, RuleFit, ToolSet, ToolStatus,
+    AskedCall, Authorizer, EngineTool, Explanation, Item, Pauses, Permit, RuleFit, ToolSet,
+    ToolStatus,
 };
 use toolbooth_registry::lock::{Approvals, Objection};
 use toolbooth_registry::template::Reading;
@@ -446,7 +447,7 @@ impl World {
     ) -> BTreeMap<String, WindowName> {
         let Some(tool) = self.registry.get(self.tool_id(name)) else { return BTreeMap::new() };
         let (contract, arguments) = (tool.contract(), arguments.tree());
-        let call = AskedCall { caller, contract, arguments, claimed, at, history: None };
+        let call = AskedCall { caller, contract, arguments, claimed, at };
         let access = self.policy.access(caller, contract, self.status(tool));
         let permit = access.and_then(|access| self.policy.authorize(access, &call));
         permit.ok().and_then(|permit| permit.windows().cloned()).unwrap_or_default()
@@ -472,8 +473,11 @@ impl World {
         });
         let contract = tool.contract();
         let arguments = guarded.as_ref().map_or(arguments.tree(), |guarded| guarded.tree());
-        let call = AskedCall { caller, contract, arguments, claimed, at, history: None };
-        Some(self.policy.explain(self.status(tool), &call, objection.as_deref(), earlier))
+        let call = AskedCall { caller, contract, arguments, claimed, at };
+        let history = |permit: &Permit| {
+            permit.windows().map(|own| seen(own, permit.counted(), earlier)).unwrap_or_default()
+        };
+        Some(self.policy.explain(self.status(tool), &call, objection.as_deref(), &history))
     }
 
     /// Whether the caller can see the tool at a door that shows `toolset`, if it has this status.

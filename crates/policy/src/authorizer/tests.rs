@@ -2,6 +2,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 use toolbooth_contracts::charge::Charge;
+use toolbooth_contracts::history::WindowName;
 use toolbooth_contracts::{CallContext, Guard, Identity, ToolPattern};
 
 use super::*;
@@ -18,14 +19,7 @@ fn contract(id: &str, permissions: &[&str]) -> ToolContract {
 fn call<'c>(caller: &'c Caller, contract: &'c ToolContract) -> AskedCall<'c> {
     static CLAIMED: LazyLock<CallContext> = LazyLock::new(CallContext::default);
     let (arguments, claimed) = (&Value::Null, &*CLAIMED);
-    AskedCall {
-        caller,
-        contract,
-        arguments,
-        claimed,
-        at: "2026-01-01T00:00:00.000Z",
-        history: None,
-    }
+    AskedCall { caller, contract, arguments, claimed, at: "2026-01-01T00:00:00.000Z" }
 }
 
 fn on() -> FeatureFlags {
@@ -123,6 +117,50 @@ fn an_error_inside_the_engine_is_a_deny() {
     let access = policy.access(&Caller::local(), &tool, &ToolStatus::Active).unwrap();
     let denial = policy.authorize(access, &call(&Caller::local(), &tool)).unwrap_err();
     assert_eq!((denial.code, denial.rule), (ErrorCode::PolicyDenied, DenialRule::EngineError));
+}
+
+struct Panics;
+impl PolicyEngine for Panics {
+    fn judge(&self, question: &Question<'_>) -> Result<Verdict, EngineError> {
+        match question.contract.tool_id.as_str() {
+            "a.b" => panic!("a defect"),
+            _ => Ok(Verdict::Depends(Arc::new(PanicsLater::default()))),
+        }
+    }
+    fn version(&self) -> &str {
+        "0"
+    }
+}
+
+#[derive(Debug, Default)]
+struct PanicsLater(BTreeMap<String, WindowName>);
+impl DependentVerdict for PanicsLater {
+    fn windows(&self) -> &BTreeMap<String, WindowName> {
+        &self.0
+    }
+    fn complete(&self, _: &History, _: Option<&mut Vec<String>>) -> Result<Verdict, EngineError> {
+        panic!("a defect")
+    }
+}
+
+#[test]
+fn a_panic_inside_the_engine_is_a_deny() {
+    let enforced = Authorizer::new(on()).with_engine(Arc::new(Panics));
+    let shadow = enforced.clone().with_rules_in_shadow();
+    for tool in ["a.b", "c.d"] {
+        let tool = contract(tool, &[]);
+        let decide = |policy: &Authorizer| {
+            let access = policy.access(&Caller::local(), &tool, &ToolStatus::Active).unwrap();
+            let permit = policy.authorize(access, &call(&Caller::local(), &tool))?;
+            match permit.windows() {
+                Some(_) => policy.complete(&permit, &History::new(), None),
+                None => Ok(permit),
+            }
+        };
+        assert_eq!(decide(&enforced).unwrap_err().rule, DenialRule::EngineError);
+        let passed = decide(&shadow).unwrap();
+        assert_eq!(passed.shadow().map(|shadow| shadow.rule.as_str()), Some("engine-error"));
+    }
 }
 
 #[test]

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use cedar_policy::RestrictedExpression;
 use serde_json::{Map, Value, json};
 
-use super::numbers;
 use super::reads::Reads;
+use super::{extensions, numbers};
 
 /// Maximum depth of types; deeper ones are left out.
 const DEPTH_MAX: usize = 16;
@@ -288,7 +288,7 @@ impl ArgumentType {
                 None => Err(wrong("is larger than a whole number of rules can be")),
             },
             (Self::Decimal, Value::Number(number)) => match numbers::decimal(number) {
-                Some(decimal) => Ok(RestrictedExpression::new_decimal(decimal)),
+                Some(decimal) => extensions::decimal(decimal).map_err(|_| wrong("cannot be read")),
                 None => Err(wrong("is no decimal with at most four digits after the point")),
             },
             (Self::Set(of), Value::Array(items)) => {

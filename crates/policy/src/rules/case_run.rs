@@ -64,13 +64,13 @@ impl BoundRules {
             grants: &grants,
             trust: told.trust.or(word).unwrap_or(TrustLevel::Untrusted),
             at: told.at.as_deref().unwrap_or(TIME),
-            history: None,
         };
-        let windows = self.windows(&question).unwrap_or_default();
         let counted = self.counted(&question);
         let own = counted.as_deref().unwrap_or_default();
-        let history = seen(&windows, own, &told.earlier());
-        let applying = self.applying(&Question { history: Some(&history), ..question });
+        let applying = self.applying(&question).and_then(|(applying, historic)| match historic {
+            Some(rules) => rules.applying(&seen(&rules.windows, own, &told.earlier())),
+            None => Ok(applying),
+        });
         let (rules, decision, why) = match (&applying, &counted) {
             (Ok(_), Err(uncountable)) => {
                 let rule = format!("`history.{}`", uncountable.window);

@@ -53,14 +53,14 @@ impl PolicyEngine for BoundRules {
         question: &Question<'_>,
         trace: Option<&mut Vec<String>>,
     ) -> Result<Verdict, EngineError> {
-        let applying = self.applying(question)?;
-        self.trace(question, &applying, trace);
-        let Some(windows) = self.windows(question) else {
-            return Ok(applying.verdict(&self.set));
-        };
-        let may_permit = self.permits_by_history(question);
+        let (applying, historic) = self.applying(question)?;
+        if let Some(trace) = trace {
+            self.set.trace(&applying, trace);
+        }
+        let Some(historic) = historic else { return Ok(applying.verdict(&self.set)) };
+        let may_permit = historic.tool.slice.permits_by_history(&self.set);
         let denial = applying.denial(&self.set, may_permit);
-        Ok(denial.unwrap_or(Verdict::Depends(windows)))
+        Ok(denial.unwrap_or_else(|| Verdict::Depends(Arc::new(historic))))
     }
 
     fn counted(&self, question: &Question<'_>) -> Result<Vec<CountedIn>, Uncountable> {

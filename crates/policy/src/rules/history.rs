@@ -14,8 +14,8 @@ use sha2::{Digest, Sha256};
 use toolbooth_contracts::history::{Amount, CountedIn, History, WindowName, WindowSeen};
 use toolbooth_contracts::{CallContext, ToolPattern};
 
-use super::numbers;
 use super::reads::Reads;
+use super::{extensions, numbers};
 use crate::engine::Uncountable;
 use crate::error::{EngineError, SettingError};
 
@@ -264,32 +264,35 @@ impl HistoryWindows {
         json!({ "type": "Record", "attributes": windows })
     }
 
-    /// Returns the windows as rules read them.
+    /// Returns the parts of the windows that rules read.
     ///
     /// # Errors
     /// [`EngineError`], if one is not known, or a number is too large for a rule.
     pub(super) fn context(
         &self,
         names: &BTreeSet<String>,
+        reads: &Reads,
         history: &History,
     ) -> Result<RestrictedExpression, EngineError> {
         let failed = |what: String| EngineError(what);
         let mut windows = Vec::new();
+        let of_window = |name: &str| Some(reads.of(HISTORY)?.of(name)?.into_owned());
         for (name, window) in names.iter().filter_map(|name| Some((name, self.0.get(name)?))) {
             let seen = history.get(name);
             let seen = seen.ok_or_else(|| failed(format!("the window `{name}` is not known")))?;
             let WindowSeen { count, sum, since_ms } = seen;
+            let reads = of_window(name).unwrap_or_default();
+            let is_read = |member| reads.of(member).is_some();
             let too_large = || failed(format!("the window `{name}` is larger than rules can read"));
             let count = i64::try_from(*count).map_err(|_| too_large())?;
             let mut members = vec![("count".to_owned(), RestrictedExpression::new_long(count))];
-            if let Some(since_ms) = since_ms {
-                let since = RestrictedExpression::new_duration(format!("{since_ms}ms"));
-                members.push(("since".to_owned(), since));
+            if let Some(since_ms) = since_ms.filter(|_| is_read("since")) {
+                members.push(("since".to_owned(), extensions::duration(since_ms)?));
             }
-            if window.sum.is_some() {
+            if window.sum.is_some() && is_read("sum") {
                 let sum = i64::try_from(*sum).ok().and_then(Amount::of_ten_thousandths);
                 let sum = sum.ok_or_else(too_large)?.to_string();
-                members.push(("sum".to_owned(), RestrictedExpression::new_decimal(sum)));
+                members.push(("sum".to_owned(), extensions::decimal(sum)?));
             }
             let record = RestrictedExpression::new_record(members);
             windows.push((name.clone(), record.map_err(|error| failed(error.to_string()))?));

@@ -2,59 +2,59 @@
 //!
 //! Path: 5. Doc: policy.md#rules
 
-use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use cedar_policy::{Context, Entities, Entity, Request, RestrictedExpression};
-use toolbooth_contracts::history::{CountedIn, WindowName};
-use toolbooth_contracts::{CallContext, Identity};
+use cedar_policy::{Entity, RestrictedExpression};
+use toolbooth_contracts::CallContext;
+use toolbooth_contracts::history::CountedIn;
 
 use super::bind::{BoundRules, BoundTool};
-use super::entities;
-use super::history::HISTORY;
+use super::historic::HistoricRules;
+use super::parties::Parties;
 use super::reads::Reads;
-use super::slice::{Applying, Slice};
-use crate::caller::Grant;
+use super::set::RuleSet;
+use super::slice::Applying;
+use super::{entities, extensions};
 use crate::engine::{ItemQuestion, Question, Uncountable};
 use crate::error::EngineError;
 
 impl BoundRules {
-    /// Returns the rules that apply to a tool call.
-    pub(super) fn applying(&self, question: &Question<'_>) -> Result<Applying, EngineError> {
+    /// Returns the rules that apply to a tool call, and those that must be evaluated once their windows are
+    /// known.
+    pub(super) fn applying(
+        &self,
+        question: &Question<'_>,
+    ) -> Result<(Applying, Option<HistoricRules>), EngineError> {
         let id = question.contract.tool_id.as_str();
         let unbound = || EngineError(format!("the rules are not bound to `{id}`"));
         let tool = self.tools.get(id).ok_or_else(unbound)?;
         if let Some(reason) = &tool.failure {
             return Err(EngineError(reason.clone()));
         }
-        let mut parts = context(&tool.slice.reads, question.claimed, question.at)?;
-        if let (Some(reads), Some(types)) = (tool.slice.reads.of("args"), &tool.arguments) {
-            let converted = types.record.convert(question.arguments, &reads, "");
-            let arguments = converted.map_err(|error| EngineError(error.to_string()))?;
-            parts.push(("args".to_owned(), arguments));
+        let (set, slice) = (&self.set, &*tool.slice);
+        let parties = Parties::new(question.caller, question.grants, tool.entities(question)?)?;
+        let request = parties.request(tool.parts(question, &slice.plain_reads)?)?;
+        let mut applying = slice.plain(set, &request, &parties.entities)?;
+        if !slice.is_historic() {
+            return Ok((applying, None));
         }
-        if let Some(history) = question.history.filter(|_| !tool.reading.is_empty()) {
-            let windows = self.set.windows.context(&tool.reading, history)?;
-            parts.push((HISTORY.to_owned(), windows));
+        let parts = tool.parts(question, &slice.historic_reads)?;
+        if tool.reading.is_empty() {
+            // Rules that read a window which is not declared cannot be evaluated, and deny.
+            let request = parties.request(parts)?;
+            slice.historic(set, &request, &parties.entities, &mut applying)?;
+            return Ok((applying, None));
         }
-        let entities = tool.entities(question)?;
-        // Rules that read a window which is not declared are evaluated here, and deny.
-        let has_history = question.history.is_some() || tool.reading.is_empty();
-        let Question { caller, grants, .. } = question;
-        self.ask(&tool.slice, caller, grants, entities, parts, has_history)
-    }
-
-    /// Returns the windows that the rules of the tool read, by their names, if they are not known yet.
-    pub(super) fn windows(&self, question: &Question<'_>) -> Option<BTreeMap<String, WindowName>> {
-        let tool = self.tools.get(question.contract.tool_id.as_str())?;
-        let is_open = question.history.is_none() && !tool.reading.is_empty();
         let caller = &question.caller.name;
-        is_open.then(|| self.set.windows.of_call(&tool.reading, caller, question.claimed))
-    }
-
-    /// Whether a rule of the tool permits by windows over earlier calls.
-    pub(super) fn permits_by_history(&self, question: &Question<'_>) -> bool {
-        let tool = self.tools.get(question.contract.tool_id.as_str());
-        tool.is_some_and(|tool| tool.slice.permits_by_history(&self.set))
+        let historic = HistoricRules {
+            windows: set.windows.of_call(&tool.reading, caller, question.claimed),
+            set: Arc::clone(set),
+            tool: Arc::clone(tool),
+            parties,
+            parts,
+            applying: applying.clone(),
+        };
+        Ok((applying, Some(historic)))
     }
 
     /// Whether the rules of a tool, or a window that counts it, read an argument or a part of it.
@@ -73,48 +73,26 @@ impl BoundRules {
         self.set.windows.counted(&tool.counting, &caller.name, claimed, arguments)
     }
 
-    fn ask(
-        &self,
-        slice: &Slice,
-        caller: &Identity,
-        grants: &[Grant],
-        [resource, action]: [Entity; 2],
-        parts: Vec<(String, RestrictedExpression)>,
-        has_history: bool,
-    ) -> Result<Applying, EngineError> {
-        let told = |error: &dyn std::error::Error| EngineError(error.to_string());
-        let caller = entities::caller(caller, grants)?;
-        let context = Context::from_pairs(parts).map_err(|error| told(&error))?;
-        let request = Request::new(caller.uid(), action.uid(), resource.uid(), context, None)
-            .map_err(|error| told(&error))?;
-        let entities = Entities::from_entities([caller, resource, action], None)
-            .map_err(|error| told(&error))?;
-        slice.applying(&self.set, &request, &entities, has_history)
-    }
-
     /// Returns the rules that apply to a request for a prompt, a resource or a template.
     pub(super) fn applying_to_item(
         &self,
         question: &ItemQuestion<'_>,
     ) -> Result<Applying, EngineError> {
+        let ItemQuestion { caller, grants, .. } = question;
+        let parties = Parties::new(caller, grants, entities::item(question.item)?)?;
         let parts = context(&self.items.reads, question.claimed, question.at)?;
-        let entities = entities::item(question.item)?;
-        self.ask(&self.items, question.caller, question.grants, entities, parts, true)
+        let (request, entities) = (parties.request(parts)?, &parties.entities);
+        let mut applying = self.items.plain(&self.set, &request, entities)?;
+        self.items.historic(&self.set, &request, entities, &mut applying)?;
+        Ok(applying)
     }
+}
 
-    /// Adds the rules that apply to a trace, and the windows that they have read.
-    pub(super) fn trace(
-        &self,
-        question: &Question<'_>,
-        applying: &Applying,
-        trace: Option<&mut Vec<String>>,
-    ) {
-        let Some(trace) = trace else { return };
-        if let Some(history) = question.history {
-            trace.extend(self.set.windows.told(history));
-        }
+impl RuleSet {
+    /// Adds the rules that apply to a trace.
+    pub(super) fn trace(&self, applying: &Applying, trace: &mut Vec<String>) {
         let told = |rules: &[usize], verb: &str| -> Vec<String> {
-            let rules = rules.iter().map(|index| self.set.rule(*index));
+            let rules = rules.iter().map(|index| self.rule(*index));
             let told = rules.map(|rule| match &rule.annotations.owner {
                 Some(owner) => format!("`{}` {verb} (ask: {owner})", rule.id()),
                 None => format!("`{}` {verb}", rule.id()),
@@ -127,6 +105,21 @@ impl BoundRules {
 }
 
 impl BoundTool {
+    /// Returns the parts of the context that rules read, except for the windows.
+    fn parts(
+        &self,
+        question: &Question<'_>,
+        reads: &Reads,
+    ) -> Result<Vec<(String, RestrictedExpression)>, EngineError> {
+        let mut parts = context(reads, question.claimed, question.at)?;
+        if let (Some(reads), Some(types)) = (reads.of("args"), &self.arguments) {
+            let arguments = types.record.convert(question.arguments, &reads, "");
+            let arguments = arguments.map_err(|error| EngineError(error.to_string()))?;
+            parts.push(("args".to_owned(), arguments));
+        }
+        Ok(parts)
+    }
+
     /// Returns the tool and its action as entities.
     fn entities(&self, question: &Question<'_>) -> Result<[Entity; 2], EngineError> {
         let make = || {
@@ -152,7 +145,7 @@ fn context(
 ) -> Result<Vec<(String, RestrictedExpression)>, EngineError> {
     let mut parts = Vec::new();
     if reads.of("time").is_some() {
-        parts.push(("time".to_owned(), RestrictedExpression::new_datetime(at)));
+        parts.push(("time".to_owned(), extensions::datetime(at.to_owned())?));
     }
     if reads.of("claimed").is_some() {
         let texts = [

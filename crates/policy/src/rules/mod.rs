@@ -8,9 +8,12 @@ mod case_run;
 mod cases;
 mod engine;
 mod entities;
+mod extensions;
+mod historic;
 mod history;
 mod judge;
 mod numbers;
+mod parties;
 #[cfg(test)]
 mod properties;
 mod reads;

@@ -125,7 +125,6 @@ fn questions<T>(tools: &[ToolContract], mut judge: impl FnMut(&Question<'_>) -> 
                     trust: TrustLevel::Trusted,
                     claimed: &CallContext::default(),
                     at: "2026-01-01T00:00:00.000Z",
-                    history: None,
                 }));
             }
         }
@@ -185,7 +184,7 @@ proptest! {
         for (slice, (decision, mut reasons, failed)) in pairs {
             match slice {
                 Err(_) => prop_assert!(failed),
-                Ok(slice) => {
+                Ok((slice, _)) => {
                     prop_assert!(!failed);
                     let denies = !slice.forbids.is_empty() || slice.permits.is_empty();
                     prop_assert_eq!(decision == Decision::Deny, denies);

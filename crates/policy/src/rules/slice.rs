@@ -17,6 +17,10 @@ use crate::error::EngineError;
 pub(super) struct Slice {
     pub(super) rules: Vec<usize>,
     pub(super) reads: Reads,
+    /// What those read that read no windows.
+    pub(super) plain_reads: Reads,
+    /// What those read that read windows.
+    pub(super) historic_reads: Reads,
     /// Whether the scopes of the rules are known to fit on the action and the resource.
     fits: bool,
     sets: OnceLock<Result<Sets, EngineError>>,
@@ -59,7 +63,7 @@ impl Pair {
 }
 
 /// The rules that apply to a question, by their indices.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Applying {
     pub(super) permits: Vec<usize>,
     pub(super) forbids: Vec<usize>,
@@ -68,25 +72,28 @@ pub(super) struct Applying {
 impl Slice {
     /// The rules of tools: their scopes fit on these tools, so only the rest of them is evaluated.
     pub(super) fn of_tools(set: &RuleSet, rules: Vec<usize>) -> Self {
-        Self { reads: set.reads(&rules), rules, fits: true, sets: OnceLock::new() }
+        Self::of(set, rules, true)
     }
 
     /// The rules of prompts and resources.
     pub(super) fn of_items(set: &RuleSet, rules: Vec<usize>) -> Self {
-        Self { reads: set.reads(&rules), rules, fits: false, sets: OnceLock::new() }
+        Self::of(set, rules, false)
     }
 
-    /// Returns the rules that apply; of those that read windows only if they are known.
-    ///
-    /// # Errors
-    /// Where a rule cannot be evaluated.
-    pub(super) fn applying(
-        &self,
-        set: &RuleSet,
-        request: &Request,
-        entities: &Entities,
-        has_history: bool,
-    ) -> Result<Applying, EngineError> {
+    fn of(set: &RuleSet, rules: Vec<usize>, fits: bool) -> Self {
+        let (historic, plain): (Vec<usize>, Vec<usize>) =
+            rules.iter().partition(|index| set.rule(**index).reads.of(HISTORY).is_some());
+        Self {
+            reads: set.reads(&rules),
+            plain_reads: set.reads(&plain),
+            historic_reads: set.reads(&historic),
+            rules,
+            fits,
+            sets: OnceLock::new(),
+        }
+    }
+
+    fn sets(&self, set: &RuleSet) -> Result<&Sets, EngineError> {
         let sets = self.sets.get_or_init(|| {
             let of = |historic, forbids| {
                 let own = self.rules.iter().map(|index| set.rule(*index));
@@ -103,15 +110,44 @@ impl Slice {
                 |historic| Ok(Pair { permits: of(historic, false)?, forbids: of(historic, true)? });
             Ok(Sets { plain: pair(false)?, historic: pair(true)? })
         });
-        let sets = sets.as_ref().map_err(Clone::clone)?;
+        sets.as_ref().map_err(Clone::clone)
+    }
+
+    /// Returns the rules that apply, of those that read no windows.
+    ///
+    /// # Errors
+    /// Where a rule cannot be evaluated.
+    pub(super) fn plain(
+        &self,
+        set: &RuleSet,
+        request: &Request,
+        entities: &Entities,
+    ) -> Result<Applying, EngineError> {
         let mut applying = Applying::default();
-        sets.plain.apply(set, request, entities, &mut applying)?;
-        if has_history {
-            sets.historic.apply(set, request, entities, &mut applying)?;
-            applying.permits.sort_unstable();
-            applying.forbids.sort_unstable();
-        }
+        self.sets(set)?.plain.apply(set, request, entities, &mut applying)?;
         Ok(applying)
+    }
+
+    /// Adds the rules that apply, of those that read windows.
+    ///
+    /// # Errors
+    /// Where a rule cannot be evaluated.
+    pub(super) fn historic(
+        &self,
+        set: &RuleSet,
+        request: &Request,
+        entities: &Entities,
+        applying: &mut Applying,
+    ) -> Result<(), EngineError> {
+        self.sets(set)?.historic.apply(set, request, entities, applying)?;
+        applying.permits.sort_unstable();
+        applying.forbids.sort_unstable();
+        Ok(())
+    }
+
+    /// Whether one of the rules reads windows over earlier calls.
+    pub(super) fn is_historic(&self) -> bool {
+        self.historic_reads != Reads::default()
     }
 
     /// Whether one of the rules permits by windows over earlier calls.

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use toolbooth_contracts::approval::Approvers;
 use toolbooth_contracts::contract::ToolContract;
-use toolbooth_contracts::history::History;
 use toolbooth_contracts::port::ItemKind;
 use toolbooth_contracts::trust::TrustLevel;
 use toolbooth_contracts::{CallContext, Guard, Identity};
@@ -93,10 +92,10 @@ impl Ask {
     }
 
     fn of(self, engine: &dyn PolicyEngine) -> Result<Verdict, EngineError> {
-        engine.judge(&self.question(None))
+        engine.judge(&self.question())
     }
 
-    fn question<'q>(&'q self, history: Option<&'q History>) -> Question<'q> {
+    fn question(&self) -> Question<'_> {
         Question {
             caller: &self.caller,
             grants: &self.grants,
@@ -105,7 +104,6 @@ impl Ask {
             trust: TrustLevel::Trusted,
             claimed: &self.claimed,
             at: self.at,
-            history,
         }
     }
 }
@@ -113,8 +111,8 @@ impl Ask {
 /// The rule that decides, with `+`, `-` or `!` and the rule that asks for an approval.
 fn decided(verdict: Result<Verdict, EngineError>) -> String {
     match verdict {
-        Ok(Verdict::Depends(windows)) => {
-            format!("?{}", windows.into_keys().collect::<Vec<_>>().join(","))
+        Ok(Verdict::Depends(verdict)) => {
+            format!("?{}", verdict.windows().keys().cloned().collect::<Vec<_>>().join(","))
         }
         Ok(Verdict::Permit { rule, approval: None }) => format!("+{rule}"),
         Ok(Verdict::Permit { rule, approval: Some(need) }) => {

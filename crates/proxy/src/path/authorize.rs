@@ -33,7 +33,6 @@ pub(super) fn authorize(state: &ProxyState, guarded: Guarded) -> Result<Authoriz
         arguments: arguments.tree(),
         claimed: &trail.context,
         at: &at,
-        history: None,
     };
     let permit = policy.authorize(access, &call);
     let grants = policy.rights(&trail.caller).map(|rights| rights.grants.as_slice());

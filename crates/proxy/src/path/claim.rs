@@ -101,7 +101,8 @@ pub(super) async fn claim(
     if keys.ignored && found.entered.trail.warnings.iter().all(is_new) {
         found.entered.trail.warnings.push("key-ignored".to_owned());
     }
-    let judge = permit.windows().map(|_| CallJudge::new(state, &found, &arguments));
+    let permit = Arc::new(permit);
+    let judge = permit.windows().map(|_| CallJudge::new(&found.world, &permit));
     let mut need = permit.approval().cloned();
     let patience = Duration::from_millis(contract.policy.timeout_ms);
     let until = found.entered.deadline.unwrap_or_else(|| state.parts.clock.monotonic() + patience);

@@ -3,48 +3,29 @@
 //! Path: 6. Doc: policy.md#history
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use toolbooth_audit::history::{
     History, HistoryJudge, HistoryQuestion, HistoryVerdict, WindowName,
 };
-use toolbooth_contracts::{CallContext, Caller, GuardedArguments, ToolContract};
-use toolbooth_policy::{AskedCall, Denial, Permit};
+use toolbooth_policy::{Denial, Permit};
 
-use super::resolve::FoundTool;
-use crate::state::ProxyState;
 use crate::trail::CallTrail;
 use crate::world::World;
 
 /// A call that is judged once its windows are known, by the world that resolved it.
+#[derive(Debug)]
 pub(super) struct CallJudge {
     world: Arc<World>,
-    contract: Arc<ToolContract>,
-    caller: Caller,
-    arguments: GuardedArguments,
-    claimed: CallContext,
-    at: String,
+    permit: Arc<Permit>,
     /// The last judgement, and what it has seen.
     judged: Mutex<Option<(Result<Permit, Denial>, History)>>,
 }
 
 impl CallJudge {
-    pub(super) fn new(
-        state: &ProxyState,
-        found: &FoundTool,
-        arguments: &GuardedArguments,
-    ) -> Arc<Self> {
-        let trail = &found.entered.trail;
-        Arc::new(Self {
-            world: Arc::clone(&found.world),
-            contract: Arc::clone(found.tool.contract()),
-            caller: trail.caller.clone(),
-            arguments: arguments.clone(),
-            claimed: trail.context.clone(),
-            at: state.parts.clock.now().text,
-            judged: Mutex::new(None),
-        })
+    pub(super) fn new(world: &Arc<World>, permit: &Arc<Permit>) -> Arc<Self> {
+        let (world, permit) = (Arc::clone(world), Arc::clone(permit));
+        Arc::new(Self { world, permit, judged: Mutex::new(None) })
     }
 
     /// Returns the question to the ledger.
@@ -72,15 +53,7 @@ impl CallJudge {
 
 impl HistoryJudge for CallJudge {
     fn judge(&self, history: &History) -> HistoryVerdict {
-        let call = AskedCall {
-            caller: &self.caller,
-            contract: &self.contract,
-            arguments: self.arguments.tree(),
-            claimed: &self.claimed,
-            at: &self.at,
-            history: Some(history),
-        };
-        let judged = self.world.policy.complete(&call);
+        let judged = self.world.policy.complete(&self.permit, history, None);
         let verdict = match &judged {
             Ok(permit) => HistoryVerdict::Permit {
                 decision: permit.summary(),
@@ -92,11 +65,5 @@ impl HistoryJudge for CallJudge {
         *self.judged.lock().unwrap_or_else(PoisonError::into_inner) =
             Some((judged, history.clone()));
         verdict
-    }
-}
-
-impl fmt::Debug for CallJudge {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CallJudge").field("tool", &self.contract.tool_id).finish_non_exhaustive()
     }
 }

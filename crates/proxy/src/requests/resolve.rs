@@ -162,7 +162,6 @@ fn resolve_kept_result(
         arguments: &arguments,
         claimed: &trail.context,
         at: &at,
-        history: None,
     };
     let permit = access.and_then(|access| world.policy.authorize(access, &call));
     match permit {

@@ -24,14 +24,16 @@ pub(super) const EVENT: &str = "SELECT body, zbody FROM events WHERE writer = $1
 /// Selects windows by their keys and lengths, with the calls in them. All end at one time of the database.
 pub(super) const WINDOWS: &str = "
     WITH now AS MATERIALIZED (SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS ms)
-    SELECT n.key, n.length, now.ms - n.length, count(h.key), coalesce(sum(h.amount), 0)::text,
-        max(h.at_ms),
-        (SELECT s.at_ms FROM history s WHERE s.key = n.key AND s.at_ms > now.ms - n.length
-         ORDER BY s.at_ms DESC LIMIT 1 OFFSET 1)
+    SELECT n.key, n.length, now.ms - n.length, counted.count, counted.sum, last.at_ms[1], last.at_ms[2]
     FROM unnest($1::text[], $2::bigint[]) AS n (key, length)
     CROSS JOIN now
-    LEFT JOIN history h ON h.key = n.key AND h.at_ms > now.ms - n.length
-    GROUP BY n.key, n.length, now.ms";
+    CROSS JOIN LATERAL (
+        SELECT count(*) AS count, coalesce(sum(amount), 0)::text AS sum
+        FROM history h WHERE h.key = n.key AND h.at_ms > now.ms - n.length) AS counted
+    CROSS JOIN LATERAL (
+        SELECT array_agg(l.at_ms ORDER BY l.at_ms DESC) AS at_ms
+        FROM (SELECT at_ms FROM history h WHERE h.key = n.key AND h.at_ms > now.ms - n.length
+              ORDER BY at_ms DESC LIMIT 2) AS l) AS last";
 
 /// Columns of the event that accounts for an approval or an order.
 pub(super) const VOUCHING: &str = "v.body, v.zbody";

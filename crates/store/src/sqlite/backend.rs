@@ -43,6 +43,8 @@ pub(super) struct SqliteBackend {
     pub(super) grown: SyncSender<()>,
     /// `None` after a commit with an unknown outcome, until a new connection has passed its checks.
     pub(super) connection: Option<Connection>,
+    /// Whether the connection waits for the disk at commits, if that was set for a transaction.
+    pub(super) sync: Option<bool>,
     /// The last `PRAGMA data_version`, which changes when another connection has written.
     pub(super) data_version: i64,
     /// The files that the connection has open.
@@ -133,10 +135,10 @@ impl SqliteBackend {
     }
 
     fn begin(&mut self, sync: bool, set: &mut WorkingSet) -> Result<(), Failure> {
-        let choice = self.durability == Durability::Process;
+        let changes = self.durability == Durability::Process && self.sync != Some(sync);
         let before = self.data_version;
         let now = self.within(|transaction| {
-            if choice {
+            if changes {
                 let level = if sync { "FULL" } else { "NORMAL" };
                 let connection = transaction.connection;
                 connection.pragma_update(None, "synchronous", level).map_err(failed)?;
@@ -158,6 +160,7 @@ impl SqliteBackend {
                 .and_then(|mut version| version.query_row([], |row| row.get(0)))
                 .map_err(failed)
         })?;
+        self.sync = Some(sync);
         // Another connection has written, so cached records may be outdated.
         if before != now {
             set.forget();
@@ -242,7 +245,7 @@ impl Backend for SqliteBackend {
     async fn recover(&mut self, writer: &str) -> Result<LogEnd, LedgerError> {
         let red = |what: String| Err(LedgerError::unavailable(what));
         self.check_files()?;
-        self.connection = None;
+        (self.connection, self.sync) = (None, None);
         let mut connection = connect(&self.path, self.durability).map_err(unavailable)?;
         wal_checkpoint::watch(&mut connection, self.grown.clone()).map_err(unavailable)?;
         let busy: i64 = connection

@@ -6,6 +6,7 @@ use std::fs::File;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 /// The time that a statement waits for another process that writes.
@@ -26,10 +27,17 @@ pub enum Durability {
     Process,
 }
 
+/// Keeps the plan of a statement whatever values are bound. Otherwise SQLite prepares statements again at
+/// each execution, since it is built to plan by the values (`SQLITE_ENABLE_STAT4`).
+fn plan_once(connection: &Connection) -> rusqlite::Result<()> {
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map(drop)
+}
+
 /// Opens a connection for the writer.
 pub(super) fn connect(path: &Path, durability: Durability) -> rusqlite::Result<Connection> {
     let connection = Connection::open(path)?;
     connection.busy_timeout(BUSY)?;
+    plan_once(&connection)?;
     keep_a_log(&connection)?;
     let synchronous = match durability {
         Durability::Full => "FULL",
@@ -66,6 +74,7 @@ pub(super) fn connect_to_read(path: &Path) -> rusqlite::Result<Connection> {
     // Reading a database in WAL mode writes to its shared memory; nothing else is written.
     let connection = Connection::open_with_flags(path, flags)?;
     connection.busy_timeout(BUSY)?;
+    plan_once(&connection)?;
     connection.pragma_update(None, "query_only", true)?;
     connection.set_prepared_statement_cache_capacity(32);
     Ok(connection)

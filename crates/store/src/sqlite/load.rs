@@ -62,7 +62,8 @@ impl Transaction<'_> {
             set.load_pending(name, pending.unwrap_or_default().unsigned_abs());
         }
         for (name, at_ms) in needs.windows {
-            let totals = window(self.connection, &name, at_ms).map_err(failed)?;
+            let earlier = set.earlier_window(&name);
+            let totals = window(self.connection, &name, at_ms, earlier).map_err(failed)?;
             set.load_window(name, totals);
         }
         for name in needs.calls {

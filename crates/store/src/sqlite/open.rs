@@ -219,6 +219,7 @@ pub fn open(
         written,
         grown,
         connection: Some(connection),
+        sync: None,
         data_version: 0,
         files: Files::default(),
         space_monitor: SpaceMonitor::new(&path, bytes_max),

@@ -45,28 +45,52 @@ pub(super) fn history(
     found.and_then(Iterator::collect).map_err(unreadable_at("history", receipt_id))
 }
 
-/// Returns the calls in a window that ends at `at_ms`.
+/// Returns the calls in a window that ends at `at_ms`. `earlier` are those of the same window when it ended
+/// at another time, with all that were counted since: then only the calls between these times are read.
 pub(super) fn window(
     connection: &Connection,
     name: &WindowName,
     at_ms: i64,
+    earlier: Option<WindowTotals>,
 ) -> rusqlite::Result<WindowTotals> {
     let after_ms = at_ms.saturating_sub(name.length_ms);
+    let counted = |from, to| counted(connection, &name.key, from, to);
+    let (count, sum) = match earlier {
+        Some(WindowTotals { after_ms: began, count, sum, .. }) if began <= after_ms => {
+            let (left, amount) = counted(began, after_ms)?;
+            (count.saturating_sub(left), sum.saturating_sub(amount))
+        }
+        // Calls wait for each other, so one may have come before the one that was judged last.
+        Some(WindowTotals { after_ms: began, count, sum, .. }) => {
+            let (back, amount) = counted(after_ms, began)?;
+            (count.saturating_add(back), sum.saturating_add(amount))
+        }
+        None => counted(after_ms, i64::MAX)?,
+    };
+    let sql = "SELECT at_ms FROM history WHERE key = ?1 AND at_ms > ?2
+               ORDER BY at_ms DESC LIMIT 2";
+    let mut statement = connection.prepare_cached(sql)?;
+    let last: Vec<i64> =
+        statement.query_map((&name.key, after_ms), |row| row.get(0))?.collect::<Result<_, _>>()?;
+    let (last_ms, second_last_ms) = (last.first().copied(), last.get(1).copied());
+    Ok(WindowTotals { after_ms, count, sum, last_ms, second_last_ms })
+}
+
+/// Returns the number of calls that were counted between two times, without the first, and the sum of their
+/// amounts.
+fn counted(
+    connection: &Connection,
+    key: &str,
+    after_ms: i64,
+    until_ms: i64,
+) -> rusqlite::Result<(u64, i128)> {
     // Sums of halves do not overflow.
-    let sql = "SELECT count(*), coalesce(sum(amount >> 32), 0),
-                   coalesce(sum(amount & 4294967295), 0), max(at_ms),
-                   (SELECT at_ms FROM history WHERE key = ?1 AND at_ms > ?2
-                    ORDER BY at_ms DESC LIMIT 1 OFFSET 1)
-               FROM history WHERE key = ?1 AND at_ms > ?2";
-    connection.prepare_cached(sql)?.query_row((&name.key, after_ms), |row| {
+    let sql =
+        "SELECT count(*), coalesce(sum(amount >> 32), 0), coalesce(sum(amount & 4294967295), 0)
+               FROM history WHERE key = ?1 AND at_ms > ?2 AND at_ms <= ?3";
+    connection.prepare_cached(sql)?.query_row((key, after_ms, until_ms), |row| {
         let (count, high, low): (i64, i64, i64) = (row.get(0)?, row.get(1)?, row.get(2)?);
-        Ok(WindowTotals {
-            after_ms,
-            count: count.unsigned_abs(),
-            sum: (i128::from(high) << 32) + i128::from(low),
-            last_ms: row.get(3)?,
-            second_last_ms: row.get(4)?,
-        })
+        Ok((count.unsigned_abs(), (i128::from(high) << 32) + i128::from(low)))
     })
 }
 

@@ -648,7 +648,8 @@ impl LedgerReads for SqliteReads {
     }
 
     async fn window(&self, name: WindowName, at_ms: i64) -> Result<WindowTotals, LedgerError> {
-        self.run(move |reader| window(&reader.database, &name, at_ms).map_err(unavailable)).await
+        self.run(move |reader| window(&reader.database, &name, at_ms, None).map_err(unavailable))
+            .await
     }
 
     async fn key_ids(&self) -> Result<Option<Vec<String>>, LedgerError> {

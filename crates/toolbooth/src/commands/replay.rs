@@ -174,7 +174,6 @@ impl Judge<'_> {
             arguments: &arguments,
             claimed: &claimed,
             at: &judged_at(log, inputs),
-            history: None,
         };
         let after = self.authorizer.rehearse(&call, inputs);
         let after = after.map_err(|window| {
@@ -201,14 +200,13 @@ impl Judge<'_> {
             arguments: &arguments,
             claimed: &claimed(log, inputs),
             at: &judged_at(log, inputs),
-            history: Some(&inputs.history),
         };
         // A window that was not recorded is told, and not taken for an empty one.
-        let open = AskedCall { history: None, ..call };
-        self.authorizer.rehearse(&open, inputs).map_err(|window| {
+        self.authorizer.rehearse(&call, inputs).map_err(|window| {
             NotJudged::Unjudged(format!("the window `{window}` was not recorded with it"))
         })?;
-        Ok(self.authorizer.explain(&ToolStatus::Active, &call, None, &inputs.history))
+        let history = |_: &_| inputs.history.clone();
+        Ok(self.authorizer.explain(&ToolStatus::Active, &call, None, &history))
     }
 
     /// Returns the arguments, if all are known that the rules read.

@@ -46,12 +46,18 @@ impl Stored {
     }
 }
 
-/// A window as it was loaded, with the changes of the batch.
+/// Windows that are kept for later batches.
+const WINDOWS_KEPT_MAX: usize = 1_000;
+
+/// A window as it was loaded, with the changes since.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LoadedWindow {
     pub(super) totals: WindowTotals,
     /// Whether its last call is known: it may be one that was given back.
     pub(super) is_exact: bool,
+    /// Whether it was loaded for this batch. Otherwise it ends at an earlier time, and another process may
+    /// have changed it.
+    pub(super) is_current: bool,
 }
 
 /// The records that a batch works on. Reading a record that was not loaded is an error, because its
@@ -222,11 +228,19 @@ impl WorkingSet {
     /// # Errors
     /// [`LedgerError::Unavailable`] if a call of it is being given back; as [`WorkingSet::held`].
     pub fn window(&self, name: &WindowName) -> Result<WindowTotals, LedgerError> {
-        let window = self.windows.get(name).ok_or_else(|| unread("a window"))?;
+        let window = self.windows.get(name).filter(|window| window.is_current);
+        let window = window.ok_or_else(|| unread("a window"))?;
         match window.is_exact {
             true => Ok(window.totals),
             false => Err(LedgerError::unavailable("a call of the window is being given back")),
         }
+    }
+
+    /// Returns the calls in a window as an earlier batch left them. They are right if no other process has
+    /// written since.
+    #[must_use]
+    pub fn earlier_window(&self, name: &WindowName) -> Option<WindowTotals> {
+        self.windows.get(name).map(|window| window.totals)
     }
 
     /// Returns an approval that a receipt has spent.
@@ -321,7 +335,7 @@ impl WorkingSet {
             windows: needs
                 .windows
                 .iter()
-                .filter(|(name, _)| !self.windows.contains_key(name))
+                .filter(|(name, _)| !self.windows.get(name).is_some_and(|own| own.is_current))
                 .map(|(name, at_ms)| (name.clone(), *at_ms))
                 .collect(),
             clock: needs.clock && self.clock_ms.is_none(),
@@ -381,7 +395,7 @@ impl WorkingSet {
 
     /// Loads the calls in a window from the store.
     pub fn load_window(&mut self, name: WindowName, totals: WindowTotals) {
-        self.windows.insert(name, LoadedWindow { totals, is_exact: true });
+        self.windows.insert(name, LoadedWindow { totals, is_exact: true, is_current: true });
     }
 
     /// Loads a call from the store.
@@ -423,11 +437,12 @@ impl WorkingSet {
     /// be loaded again.
     pub fn forget(&mut self) {
         self.receipts.clear();
+        self.windows.clear();
         self.trim();
     }
 
-    /// Retains only the records that settlements need: this writer's running claims. They are valid
-    /// as long as no other process writes.
+    /// Retains only the records that settlements need, this writer's running claims, and windows. They are
+    /// valid as long as no other process writes.
     pub(crate) fn trim(&mut self) {
         let Self { receipts, head, approvals, .. } = self;
         receipts.retain(|_, stored| {
@@ -450,7 +465,11 @@ impl WorkingSet {
         self.running.clear();
         self.asked.clear();
         self.pending.clear();
-        self.windows.clear();
+        self.windows.retain(|_, window| window.is_exact);
+        if self.windows.len() > WINDOWS_KEPT_MAX {
+            self.windows.clear();
+        }
+        self.windows.values_mut().for_each(|window| window.is_current = false);
         self.calls.clear();
         self.orders = None;
         self.waiting = None;

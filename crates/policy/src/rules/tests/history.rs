@@ -45,12 +45,13 @@ fn judged(engine: &dyn PolicyEngine, ask: &Ask, earlier: &[(&str, u64, i128)]) -
         ((*name).to_owned(), WindowSeen { count: *count, sum: *sum, since_ms })
     });
     let earlier: History = seen.collect();
-    let open = ask.question(None);
+    let open = ask.question();
     let verdict = match engine.judge(&open) {
-        Ok(Verdict::Depends(windows)) => {
+        Ok(Verdict::Depends(verdict)) => {
             let counted = engine.counted(&open).unwrap();
-            let history = toolbooth_contracts::history::seen(&windows, &counted, &earlier);
-            engine.judge(&ask.question(Some(&history)))
+            let windows = verdict.windows();
+            let history = toolbooth_contracts::history::seen(windows, &counted, &earlier);
+            verdict.complete(&history, None)
         }
         early => {
             return format!("early {}", decided(early));
@@ -83,7 +84,7 @@ fn a_sum_includes_the_call_that_is_judged() {
     // A tool whose rules read no window depends on none, and is not counted.
     let reading = Ask::new(read(), json!({ "to": "x" }));
     assert_eq!(judged(engine, &reading, &[]), "early +all");
-    let counted = engine.counted(&reading.question(None)).unwrap();
+    let counted = engine.counted(&reading.question()).unwrap();
     assert_eq!(counted.len(), 2, "two windows count it, which no rule reads");
 }
 
@@ -97,7 +98,7 @@ fn a_call_without_an_exact_amount_cannot_be_counted() {
         json!({ "to": "x", "amount": "5" }),
     ] {
         let ask = Ask::new(pay(), arguments);
-        let wrong = binding.engine.counted(&ask.question(None)).unwrap_err();
+        let wrong = binding.engine.counted(&ask.question()).unwrap_err();
         assert_eq!(wrong.window, "paid");
         assert!(wrong.reason.contains("`/amount`"), "{}", wrong.reason);
     }
