@@ -93,6 +93,18 @@ fn yesterdays_calls_are_judged_by_other_rules() {
     let table = String::from_utf8_lossy(&table.stdout).into_owned();
     assert!(table.contains("permit by `all`") && table.contains("3 changed"), "{table}");
 
+    let (diff, exit) = place.json(&["policy", "diff", "rules.cedar", "stricter.cedar"]);
+    let ids = |of: &str| -> Vec<&str> {
+        let rules = diff[of].as_array().expect("rules");
+        rules.iter().map(|rule| rule["id"].as_str().expect("an id")).collect()
+    };
+    assert_eq!((ids("added"), ids("removed"), exit), (vec!["interns", "products"], vec![], 0));
+    assert_eq!((&diff["same"], &diff["changed"]), (&json!(1), &json!([])), "{diff}");
+    let text = place.run(&["policy", "diff", "stricter.cedar", "rules.cedar"]);
+    let text = String::from_utf8_lossy(&text.stdout).into_owned();
+    assert!(text.contains("removed `products` (stricter.cedar:2:1)"), "{text}");
+    assert!(text.ends_with("0 added, 2 removed, 0 changed, 1 same\n"), "{text}");
+
     // A rule that reads a window needs what was recorded of it.
     place.write(
         "few.cedar",
@@ -161,6 +173,25 @@ fn a_past_call_is_explained_with_its_inputs() {
         table.contains("deny by `few`: Two are enough.") && table.contains("count 3"),
         "{table}"
     );
+    // Without a record of the same window, a call is not judged.
+    place.write(
+        "rules.cedar",
+        &format!(
+            "{OPEN}@id(\"few\") forbid (principal, action, resource is Tool)\n\
+         when {{ context.history.sums.count > 2 }};\n"
+        ),
+    );
+    let replayed = |settings: &str| {
+        place.write("toolbooth.toml", settings);
+        place.json(&["policy", "replay"]).0
+    };
+    let same = replayed(SETTINGS);
+    assert_eq!(
+        (&same["changed"], &same["same"], &same["unjudged"]),
+        (&json!(0), &json!(3), &json!(1))
+    );
+    let longer = replayed(&SETTINGS.replace("1d", "2d"));
+    assert_eq!((&longer["same"], &longer["unjudged"]), (&json!(0), &json!(4)), "{longer}");
     let missing = place.run(&["policy", "explain", "--call", "nothing"]);
     assert_eq!(missing.status.code(), Some(1));
     let neither = place.run(&["policy", "explain"]);

@@ -57,7 +57,8 @@ impl TrustLevel {
 }
 
 /// The mapping of an operator's own trust names to levels.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
 pub struct TrustLevels(BTreeMap<String, TrustLevel>);
 
 impl TrustLevels {

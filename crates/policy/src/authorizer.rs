@@ -15,6 +15,7 @@ use toolbooth_contracts::approval::Approvers;
 use toolbooth_contracts::contract::{ApprovalSetting, ToolContract};
 use toolbooth_contracts::event::DecisionSummary;
 use toolbooth_contracts::history::{CountedIn, History};
+use toolbooth_contracts::json::canonical;
 use toolbooth_contracts::trust::{TrustLevel, TrustLevels};
 use toolbooth_contracts::{Caller, CallerKind, ErrorCode};
 
@@ -67,12 +68,12 @@ impl Access {
 pub struct Authorizer {
     pub(crate) flags: FeatureFlags,
     pub(crate) whitelist: Whitelist,
-    callers: CallerSets<CallerRights>,
-    approval_by_trust: Vec<String>,
+    pub(crate) callers: CallerSets<CallerRights>,
+    pub(crate) approval_by_trust: Vec<String>,
     pub(crate) trust_levels: TrustLevels,
     pub(crate) engine: Option<Arc<dyn PolicyEngine>>,
     /// Whether the rules of the engine are evaluated and not enforced.
-    is_shadow: bool,
+    pub(crate) is_shadow: bool,
     version: String,
     pauses: Arc<Pauses>,
     pub(crate) budget: Budget,
@@ -182,26 +183,13 @@ impl Authorizer {
     }
 
     fn versioned(mut self) -> Self {
-        let mut hasher = Sha256::new();
-        // `Debug` of these values is deterministic, and the digest only distinguishes settings.
-        hasher.update(format!(
-            "{:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?}",
-            self.is_shadow,
-            self.budget,
-            self.trust_levels,
-            self.flags,
-            self.whitelist,
-            self.callers,
-            self.approval_by_trust,
-            self.engine.as_ref().map(|engine| engine.version().to_owned())
-        ));
-        self.version.clear();
-        let digest = hasher.finalize();
-        HEXLOWER.encode_append(digest.get(..16).unwrap_or(&digest), &mut self.version);
+        let digest = Sha256::digest(canonical(&self.bundle()));
+        self.version = HEXLOWER.encode(digest.get(..16).unwrap_or(&digest));
         self
     }
 
-    /// Returns the digest of all settings that affect decisions, in hex.
+    /// Returns the version: the first 16 bytes of the SHA-256 of the canonical [`Authorizer::bundle`], in
+    /// hex.
     #[must_use]
     pub fn version(&self) -> &str {
         &self.version

@@ -2,12 +2,14 @@
 //!
 //! Path: 3. Doc: policy.md#callers
 
+use serde::Serialize;
 use toolbooth_contracts::ToolPattern;
 
 use crate::error::SettingError;
 
 /// A grant such as `read:*`, `calendar:read` or `*`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
 pub struct Grant(String);
 
 impl Grant {
@@ -56,7 +58,8 @@ impl Grant {
 }
 
 /// The rights of a named set of callers.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct CallerRights {
     /// Tools they see; `None` = all.
     pub tools: Option<Vec<ToolPattern>>,
@@ -71,7 +74,8 @@ pub struct CallerRights {
 }
 
 /// The cost that the calls of one caller may have in a day (UTC), in micro-units.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Budget {
     /// All calls; `None` = no limit.
     pub daily: Option<u64>,

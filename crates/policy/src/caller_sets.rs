@@ -4,6 +4,8 @@
 
 use std::collections::BTreeMap;
 
+use serde::Serialize;
+use serde_json::{Value, json};
 use toolbooth_contracts::caller::{Identity, is_key_name};
 use toolbooth_contracts::{Caller, CallerKind};
 
@@ -158,6 +160,26 @@ impl<T> CallerSets<T> {
         let mut sets = caller.groups().iter().filter_map(|group| self.groups.get(group));
         let first = sets.next()?;
         sets.all(|set| set == first).then_some(first)
+    }
+
+    /// Returns the sets as a document: for each the callers that it selects, as they are written, and its
+    /// contents.
+    pub(crate) fn document(&self) -> Value
+    where
+        T: Serialize,
+    {
+        let of = |set: &String| -> Vec<String> {
+            let names = self.names.iter().map(|(name, set)| (name.clone(), set));
+            let prefixes = self.prefixes.iter().map(|(prefix, set)| (format!("{prefix}*"), set));
+            let groups = self.groups.iter().map(|(group, set)| (format!("group:{group}"), set));
+            let all = names.chain(prefixes).chain(groups).filter(|(_, own)| *own == set);
+            let mut all: Vec<String> = all.map(|(pattern, _)| pattern).collect();
+            all.sort_unstable();
+            all
+        };
+        let sets = self.sets.iter();
+        sets.map(|(set, rights)| (set.clone(), json!({ "match": of(set), "rights": rights })))
+            .collect()
     }
 
     /// Returns the callers that are named one by one.

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use data_encoding::HEXLOWER;
-use serde_json::Value;
+use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use toolbooth_contracts::approval::Approvers;
 use toolbooth_contracts::contract::ToolContract;
@@ -214,4 +214,9 @@ pub trait PolicyEngine: Send + Sync {
 
     /// Returns the digest of the rules.
     fn version(&self) -> &str;
+
+    /// Returns the rules as a document, in which all affects verdicts. The version of the policy is its digest.
+    fn bundle(&self) -> Value {
+        json!({ "version": self.version() })
+    }
 }

@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 
 mod authorizer;
+mod bundle;
 mod caller;
 mod caller_sets;
 mod charges;

@@ -2,12 +2,14 @@
 //!
 //! Path: 3. Doc: policy.md#whitelist
 
+use serde::Serialize;
 use toolbooth_contracts::ToolPattern;
 
 use crate::error::SettingError;
 
 /// The set of tools that may be called. The default allows all registered tools.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
 pub struct Whitelist(Option<Vec<ToolPattern>>);
 
 impl Whitelist {

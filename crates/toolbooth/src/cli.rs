@@ -405,6 +405,18 @@ pub(crate) enum Policy {
         #[command(flatten)]
         shown: Shown,
     },
+    /// Compares two sets of rules, rule by rule.
+    #[command(after_help = "Example:\n  toolbooth policy diff rules stricter-rules")]
+    Diff {
+        /// The first rules, a file or a folder.
+        #[arg(value_name = "FILE|FOLDER")]
+        before: PathBuf,
+        /// The second rules, a file or a folder.
+        #[arg(value_name = "FILE|FOLDER")]
+        after: PathBuf,
+        #[command(flatten)]
+        shown: Shown,
+    },
     /// Judges recorded calls by other rules, and tells which decisions would change; runs nothing.
     #[command(
         after_help = "Example:\n  toolbooth policy replay --since 7d --policy stricter-rules"

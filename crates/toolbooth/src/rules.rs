@@ -86,12 +86,17 @@ pub(crate) fn read(loaded: &Loaded) -> Result<Option<Arc<RuleSet>>, Failure> {
     set_of(loaded, paths(loaded)?).map(Some)
 }
 
-/// Reads other rules than the configured ones, a file or a folder. They can read the configured windows.
+/// Reads other rules than the configured ones, a file or a folder that an argument names. They can read the
+/// configured windows.
 ///
 /// # Errors
 /// As [`read`].
-pub(crate) fn read_at(loaded: &Loaded, root: &Path) -> Result<Arc<RuleSet>, Failure> {
-    set_of(loaded, files_of(root.to_owned(), "--policy")?)
+pub(crate) fn read_at(
+    loaded: &Loaded,
+    root: &Path,
+    argument: &str,
+) -> Result<Arc<RuleSet>, Failure> {
+    set_of(loaded, files_of(root.to_owned(), argument)?)
 }
 
 fn set_of(loaded: &Loaded, paths: Vec<PathBuf>) -> Result<Arc<RuleSet>, Failure> {

@@ -164,6 +164,44 @@ fn a_panic_inside_the_engine_is_a_deny() {
 }
 
 #[test]
+fn the_version_is_the_digest_of_the_policy_as_a_document() {
+    let policy = Authorizer::new(on())
+        .with_whitelist(Whitelist::only(patterns(&["files.*"])))
+        .with_callers(ops())
+        .with_approval_by_trust(
+            vec!["vendor".into()],
+            TrustLevels::with([("vendor".to_owned(), TrustLevel::Sandbox)].into()),
+        )
+        .with_budget(Budget { daily: Some(5), daily_per_epic: None })
+        .with_engine(Arc::new(Broken))
+        .with_rules_in_shadow();
+    let bundle = policy.bundle();
+    assert_eq!(
+        bundle,
+        json!({
+            "flags": { "mcp_tools": true, "tools_policy": true },
+            "mode": "shadow",
+            "whitelist": ["files.*"],
+            "callers": bundle["callers"],
+            "approvalByTrust": ["vendor"],
+            "trust": { "vendor": "sandbox" },
+            "budget": { "daily": 5, "dailyPerEpic": null },
+            "rules": { "version": "0" },
+        })
+    );
+    let ops = &bundle["callers"]["ops"];
+    assert_eq!(
+        (&ops["match"], &ops["rights"]["tools"]),
+        (&json!(["key:ops"]), &json!(["files.*"]))
+    );
+    let digest = Sha256::digest(canonical(&bundle));
+    assert_eq!(policy.version(), HEXLOWER.encode(&digest[..16]));
+    // A pause has an event of its own.
+    let paused = policy.clone().with_pauses(Pauses::default());
+    assert_eq!(paused.version(), policy.version());
+}
+
+#[test]
 fn version_tells_settings_apart() {
     let one = Authorizer::new(on());
     assert_eq!(one.version(), Authorizer::new(on()).version());

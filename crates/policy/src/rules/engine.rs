@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use serde_json::Value;
 use toolbooth_contracts::history::CountedIn;
 
 use super::bind::BoundRules;
@@ -40,6 +41,10 @@ impl PolicyEngine for Arc<RuleSet> {
 
     fn version(&self) -> &str {
         &self.version
+    }
+
+    fn bundle(&self) -> Value {
+        self.bundle.clone()
     }
 }
 
@@ -82,5 +87,9 @@ impl PolicyEngine for BoundRules {
 
     fn version(&self) -> &str {
         &self.set.version
+    }
+
+    fn bundle(&self) -> Value {
+        self.set.bundle.clone()
     }
 }

@@ -305,15 +305,16 @@ impl HistoryWindows {
         history.iter().filter_map(|(name, seen)| Some(told(name, self.0.get(name)?, seen)))
     }
 
-    /// Adds the declarations to the digest of a set of rules.
-    pub(super) fn hash(&self, hasher: &mut Sha256) {
-        for (name, window) in &self.0 {
+    /// Returns the declarations as a document.
+    pub(super) fn document(&self) -> Value {
+        let windows = self.0.iter().map(|(name, window)| {
             let HistoryWindow { tool, sum, within, .. } = window;
-            let length = window.length_ms();
-            let declared = json!([name, tool.as_str(), length, sum, within.as_str()]).to_string();
-            hasher.update(declared.len().to_le_bytes());
-            hasher.update(declared);
-        }
+            let (length_ms, within) = (window.length_ms(), within.as_str());
+            let window =
+                json!({ "tool": tool, "windowMs": length_ms, "sum": sum, "within": within });
+            (name.clone(), window)
+        });
+        windows.collect()
     }
 }
 

@@ -6,6 +6,7 @@ mod arguments;
 mod bind;
 mod case_run;
 mod cases;
+mod diff;
 mod engine;
 mod entities;
 mod extensions;
@@ -25,6 +26,7 @@ mod source;
 #[cfg(test)]
 mod tests;
 
+pub use diff::{ChangedRule, RuleDifferences, StatedRule};
 pub use history::{HistoryWindow, HistoryWindows, Within};
 pub use set::RuleSet;
 pub use source::{RULE_FILE_BYTES_MAX, RuleFile};

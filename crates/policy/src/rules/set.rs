@@ -8,8 +8,10 @@ use std::sync::Arc;
 use cedar_policy::{PolicySet, Schema, ValidationMode, ValidationWarning, Validator};
 use data_encoding::HEXLOWER;
 use miette::Diagnostic;
+use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use toolbooth_contracts::id::nearest;
+use toolbooth_contracts::json::canonical;
 
 use super::cases::{self, Case};
 use super::history::HistoryWindows;
@@ -39,6 +41,8 @@ pub struct RuleSet {
     texts: HashMap<String, String>,
     warnings: Vec<RuleFinding>,
     pub(super) version: String,
+    /// The files and windows as they were given.
+    pub(super) bundle: Value,
 }
 
 impl RuleSet {
@@ -132,10 +136,21 @@ impl RuleSet {
             }
         }
         let texts = files.iter().map(|file| (file.name.clone(), file.text.clone())).collect();
-        let version = version(files, windows);
+        let bundle = bundle(files, windows);
+        let version = HEXLOWER.encode(&Sha256::digest(canonical(&bundle)));
         let (warnings, windows) = (Vec::new(), windows.clone());
-        let mut set =
-            Self { rules, cases, windows, by_id, by_tool, groups, texts, warnings, version };
+        let mut set = Self {
+            rules,
+            cases,
+            windows,
+            by_id,
+            by_tool,
+            groups,
+            texts,
+            warnings,
+            version,
+            bundle,
+        };
         if !findings.iter().any(|finding| finding.code.is_error()) {
             findings.extend(set.general_findings());
         }
@@ -307,17 +322,12 @@ fn between<'t>(text: &'t str, before: &str, after: &str) -> Option<&'t str> {
     text.split_once(before)?.1.split_once(after).map(|(inner, _)| inner)
 }
 
-/// Returns the digest of the files: of their names, rules and cases, each with its length, and of the
-/// windows.
-fn version(files: &[RuleFile], windows: &HistoryWindows) -> String {
-    let mut hasher = Sha256::new();
-    for file in files {
-        let (name, cases) = file.cases.as_ref().map_or(("", ""), |(name, text)| (name, text));
-        for part in [file.name.as_str(), &file.text, name, cases] {
-            hasher.update(part.len().to_le_bytes());
-            hasher.update(part);
-        }
-    }
-    windows.hash(&mut hasher);
-    HEXLOWER.encode(&hasher.finalize())
+/// Returns the files, with their cases, and the windows, as a document.
+fn bundle(files: &[RuleFile], windows: &HistoryWindows) -> Value {
+    let file = |file: &RuleFile| {
+        let cases = file.cases.as_ref().map(|(name, text)| json!({ "name": name, "text": text }));
+        json!({ "name": file.name, "text": file.text, "cases": cases })
+    };
+    let files: Vec<Value> = files.iter().map(file).collect();
+    json!({ "language": "cedar", "files": files, "windows": windows.document() })
 }

@@ -1,5 +1,6 @@
 //! Tests of rules: what is refused and where, what is decided, and what happens as tools change.
 
+mod diff;
 mod history;
 
 use std::sync::Arc;

@@ -137,6 +137,9 @@ pub(crate) async fn run(cli: Cli) -> Result<bool, Failure> {
                 }
             }
         }
+        Command::Policy(Policy::Diff { before, after, shown }) => {
+            policy::diff(&load()?, &before, &after, shown.format)
+        }
         Command::Policy(Policy::Replay { since, policy, shown }) => {
             let loaded = trusted()?.using_lock(LockUse::Look);
             let offline = OfflineGateway::build_for_check(loaded).await?;

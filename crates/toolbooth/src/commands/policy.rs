@@ -3,12 +3,14 @@
 //! Doc: policy.md#explaining
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use serde_json::{Value, json};
 use toolbooth_contracts::history::{History, WindowName};
 use toolbooth_contracts::id::nearest;
 use toolbooth_contracts::{Arguments, CallContext, ToolName};
 use toolbooth_policy::Explanation;
+use toolbooth_policy::rules::{ChangedRule, StatedRule};
 use toolbooth_proxy::{Clock, SystemClock};
 
 use super::{text_argument, tools};
@@ -62,6 +64,47 @@ pub(super) async fn check(offline: OfflineGateway, format: Format) -> Result<boo
         "policy {version}: {tools} tool(s), {errors} error(s), {warnings} warning(s)"
     ));
     Ok(errors == 0)
+}
+
+/// Compares two sets of rules, rule by rule.
+pub(super) fn diff(
+    loaded: &Loaded,
+    before: &Path,
+    after: &Path,
+    format: Format,
+) -> Result<bool, Failure> {
+    let [before, after] = [(before, "BEFORE"), (after, "AFTER")]
+        .map(|(root, name)| rules::read_at(loaded, root, name));
+    let found = before?.differences(&*after?);
+    if format.is_json() {
+        output::json(&found);
+        return Ok(true);
+    }
+    let state = |sign: char, rule: &StatedRule| {
+        rule.text.lines().for_each(|line| output::foreign(&format!("  {sign} {line}")));
+    };
+    for rule in &found.removed {
+        output::foreign(&format!("removed `{}` ({})", rule.id, rule.place));
+        state('-', rule);
+    }
+    for ChangedRule { parts, before, after } in &found.changed {
+        let parts = parts.join(", ");
+        output::foreign(&format!("changed `{}` ({}): {parts}", after.id, after.place));
+        state('-', before);
+        state('+', after);
+    }
+    for rule in &found.added {
+        output::foreign(&format!("added `{}` ({})", rule.id, rule.place));
+        state('+', rule);
+    }
+    output::line(&format!(
+        "{} added, {} removed, {} changed, {} same",
+        found.added.len(),
+        found.removed.len(),
+        found.changed.len(),
+        found.same
+    ));
+    Ok(true)
 }
 
 /// Returns the calls in these windows by the records of the store; none without a store.

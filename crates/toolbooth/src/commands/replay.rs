@@ -78,7 +78,7 @@ pub(super) async fn replay(
 ) -> Result<bool, Failure> {
     let since = time(Some(since), "--since")?;
     let rules = match policy {
-        Some(path) => Some(rules::read_at(&offline.loaded, path)?),
+        Some(path) => Some(rules::read_at(&offline.loaded, path, "--policy")?),
         None => rules::read(&offline.loaded)?,
     };
     let operations = records::need(&offline.loaded).await?;
@@ -214,16 +214,20 @@ impl Judge<'_> {
         let unjudged = |reason: &str| NotJudged::Unjudged(reason.to_owned());
         let reads = |pointer: &str| self.authorizer.reads_argument(&log.tool_name, pointer);
         let tree = log.input.as_ref().map(|input| input.tree());
-        let is_kept = tree.as_ref().is_some_and(|tree| {
-            let is_marked = |name: &str| tree.get(name).is_some();
-            let is_digest = is_marked("digest") && !is_full(tree);
-            tree.is_object() && !is_marked("omitted") && !is_digest
-        });
-        let Some(tree) = tree.filter(|_| is_kept) else {
-            return match reads("") {
-                true => Err(unjudged("its arguments were not kept")),
-                false => Ok(json!({})),
-            };
+        let lacking = match &tree {
+            Some(tree) if tree.get("omitted").is_some() => {
+                Some("its arguments were too large to be kept")
+            }
+            Some(tree) if tree.get("digest").is_some() && !is_full(tree) => {
+                Some("only the digest of its arguments was kept")
+            }
+            Some(tree) if tree.is_object() => None,
+            _ => Some("its arguments were not kept"),
+        };
+        let tree = match (lacking, tree) {
+            (None, Some(tree)) => tree,
+            (reason, _) if reads("") => return Err(unjudged(reason.unwrap_or_default())),
+            _ => return Ok(json!({})),
         };
         let mut redacted = Vec::new();
         pointers(&tree, &mut String::new(), &mut redacted);
