@@ -88,7 +88,7 @@ fn yesterdays_calls_are_judged_by_other_rules() {
     );
     assert_eq!((&found["changed"], &found["unjudged"]), (&json!(3), &json!(2)), "{found}");
     let reasons = found["reasons"].to_string();
-    assert!(reasons.contains("redacted") && reasons.contains("before the rules"), "{found}");
+    assert!(reasons.contains("redacted") && reasons.contains("before its inputs"), "{found}");
     let table = place.run(&["policy", "replay", "--policy", "stricter.cedar"]);
     let table = String::from_utf8_lossy(&table.stdout).into_owned();
     assert!(table.contains("permit by `all`") && table.contains("3 changed"), "{table}");

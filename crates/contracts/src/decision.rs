@@ -12,7 +12,7 @@ use crate::caller::{Caller, CallerKind, Identity};
 use crate::history::{History, WindowName};
 
 /// A decision of the policy, with the inputs that the log of the call does not have otherwise. Those after
-/// the version are absent where the call was denied before they counted, and in logs of earlier versions.
+/// `denied` are absent where the call was denied before they counted, and in logs of earlier versions.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schemars", derive(JsonSchema))]
 #[serde(rename_all = "camelCase", default)]

@@ -400,11 +400,15 @@ impl Authorizer {
             at,
         };
         let mut judged = self.enforced(caught(|| engine.judge_traced(&question, trace)))?;
-        match engine.counted(&question) {
-            Ok(counted) => judged.counted = counted,
-            Err(Uncountable { window, reason }) => {
+        let counted = caught(|| Ok(engine.counted(&question)));
+        match counted.map_err(Denial::of_engine).and_then(|counted| {
+            counted.map_err(|Uncountable { window, reason }| {
                 let rule = DenialRule::Engine(format!("history.{window}"));
-                let denial = Denial::new(ErrorCode::PolicyDenied, rule, reason);
+                Denial::new(ErrorCode::PolicyDenied, rule, reason)
+            })
+        }) {
+            Ok(counted) => judged.counted = counted,
+            Err(denial) => {
                 if !self.is_shadow {
                     return Err(denial);
                 }
@@ -469,7 +473,7 @@ impl Authorizer {
 
 /// Returns what an engine answers. A panic of it is an error, so that it ends neither the call without a
 /// record nor the thread that writes for all calls.
-fn caught<T>(ask: impl FnOnce() -> Result<T, EngineError>) -> Result<T, EngineError> {
+pub(crate) fn caught<T>(ask: impl FnOnce() -> Result<T, EngineError>) -> Result<T, EngineError> {
     let panicked = |_| Err(EngineError("the engine panicked".to_owned()));
     catch_unwind(AssertUnwindSafe(ask)).unwrap_or_else(panicked)
 }

@@ -6,9 +6,10 @@ use toolbooth_contracts::event::DecisionSummary;
 use toolbooth_contracts::port::ItemKind;
 use toolbooth_contracts::{CallContext, Caller, ErrorCode};
 
-use crate::authorizer::{Authorizer, Judged, ToolStatus};
+use crate::authorizer::{Authorizer, Judged, ToolStatus, caught};
 use crate::denial::{Denial, DenialRule};
-use crate::engine::ItemQuestion;
+use crate::engine::{ItemQuestion, Verdict};
+use crate::error::EngineError;
 
 /// A prompt, a resource or a template, as the policy identifies it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,7 +81,13 @@ impl Authorizer {
         let grants = self.rights(caller).map(|rights| rights.grants.as_slice());
         let grants = grants.unwrap_or_default();
         let caller = caller.identity();
-        let verdict = engine.judge_item(&ItemQuestion { caller, grants, item, claimed, at });
+        let question = ItemQuestion { caller, grants, item, claimed, at };
+        let verdict = caught(|| match engine.judge_item(&question)? {
+            Verdict::Depends(_) => Err(EngineError(
+                "the rules depend on windows, which only calls of tools have".into(),
+            )),
+            verdict => Ok(verdict),
+        });
         match self.enforced(verdict)? {
             Judged { approval: Some(need), .. } => Err(Denial::new(
                 ErrorCode::PolicyDenied,
@@ -153,12 +160,13 @@ mod tests {
     use std::sync::Arc;
 
     use toolbooth_contracts::approval::Approvers;
+    use toolbooth_contracts::history::{History, WindowName};
     use toolbooth_contracts::{Identity, ToolPattern};
 
     use super::*;
     use crate::{
-        ApprovalNeed, CallerRights, CallerSets, EngineError, FeatureFlags, Grant, PolicyEngine,
-        Question, Verdict, Whitelist,
+        ApprovalNeed, CallerRights, CallerSets, DependentVerdict, FeatureFlags, Grant,
+        PolicyEngine, Question, Whitelist,
     };
 
     fn patterns(texts: &[&str]) -> Vec<ToolPattern> {
@@ -234,7 +242,8 @@ mod tests {
         fn judge_item(&self, question: &ItemQuestion<'_>) -> Result<Verdict, EngineError> {
             match question.item.kind {
                 ItemKind::Prompt => Err(EngineError("broken".into())),
-                _ => Ok(Verdict::Permit {
+                ItemKind::Template => Ok(Verdict::Depends(Arc::new(Windows::default()))),
+                ItemKind::Resource => Ok(Verdict::Permit {
                     rule: "files".into(),
                     approval: self.0.then(|| ApprovalNeed::of_setting("files", Approvers::One)),
                 }),
@@ -242,6 +251,20 @@ mod tests {
         }
         fn version(&self) -> &str {
             "1"
+        }
+    }
+    #[derive(Debug, Default)]
+    struct Windows(BTreeMap<String, WindowName>);
+    impl DependentVerdict for Windows {
+        fn windows(&self) -> &BTreeMap<String, WindowName> {
+            &self.0
+        }
+        fn complete(
+            &self,
+            _: &History,
+            _: Option<&mut Vec<String>>,
+        ) -> Result<Verdict, EngineError> {
+            Ok(Verdict::Permit { rule: "all".into(), approval: None })
         }
     }
     struct ToolsOnly;
@@ -264,6 +287,8 @@ mod tests {
         let speaks = whole().with_engine(Arc::new(Silent(false)));
         assert_eq!(rule(&speaks, &GREET), "engine-error");
         assert_eq!(code(&speaks, &FILE), "ok");
+        let template = Item { kind: ItemKind::Template, ..FILE };
+        assert_eq!(rule(&speaks, &template), "engine-error");
         assert_eq!(rule(&whole().with_engine(Arc::new(Silent(true))), &FILE), "files");
     }
 

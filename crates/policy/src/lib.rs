@@ -25,7 +25,8 @@ pub use caller::{Budget, CallerRights, Grant, Operator};
 pub use caller_sets::{CallerPattern, CallerSets};
 pub use denial::{Denial, DenialRule};
 pub use engine::{
-    ApprovalNeed, Binding, EngineTool, ItemQuestion, PolicyEngine, Question, Uncountable, Verdict,
+    ApprovalNeed, Binding, DependentVerdict, EngineTool, ItemQuestion, PolicyEngine, Question,
+    Uncountable, Verdict,
 };
 pub use error::{EngineError, SettingError};
 pub use explain::{ExplainedStep, Explanation, StepResult};

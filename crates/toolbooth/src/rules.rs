@@ -96,7 +96,9 @@ pub(crate) fn read_at(
     root: &Path,
     argument: &str,
 ) -> Result<Arc<RuleSet>, Failure> {
-    set_of(loaded, files_of(root.to_owned(), argument)?)
+    // Its files have the names that they have as those of the configuration.
+    let root = std::path::absolute(root).unwrap_or_else(|_| root.to_owned());
+    set_of(loaded, files_of(root, argument)?)
 }
 
 fn set_of(loaded: &Loaded, paths: Vec<PathBuf>) -> Result<Arc<RuleSet>, Failure> {

@@ -226,7 +226,7 @@ impl<'e> Records<'e> {
         let (writer, seq) = (read.writer.as_str(), read.seq);
         let id = fields.receipt_id.clone().unwrap_or_default();
         let pruned = is_before(&fields.time, self.expected.receipts_before.as_ref());
-        let is_counted = self.expected.is_counted(fields.counted_until_ms);
+        let is_counted = self.expected.is_counted(&fields.time, fields.counted_until_ms);
         let Some(record) = &read.receipt else {
             if fields.event == AuditEventKind::ToolDispatched {
                 // The claim has ended, and its terminal event names the receipt again.
@@ -310,7 +310,8 @@ impl<'e> Records<'e> {
     /// Records a missing receipt that held keys, or that a window counted when receipts were last pruned;
     /// such a receipt is never pruned without a tombstone.
     fn absent(&mut self, read: &Read, fields: &EventFields, id: &str) {
-        if !fields.holds_keys && !self.expected.is_counted(fields.counted_until_ms) {
+        let is_counted = self.expected.is_counted(&fields.time, fields.counted_until_ms);
+        if !fields.holds_keys && !is_counted {
             // The order of two logs is determined from their events at the end.
             if self.absent.get(id).is_some_and(|absent| absent.writer == read.writer) {
                 self.absent.remove(id);

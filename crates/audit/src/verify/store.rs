@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use toolbooth_contracts::Effect;
 use toolbooth_contracts::event::AuditEvent;
 use toolbooth_contracts::receipt::AuditPlace;
 
@@ -266,10 +267,14 @@ async fn leftovers(
     for (id, absent) in records.take_absent() {
         let events = events_of(reads, &id, absent.call.clone()).await.unwrap_or_default();
         let last = events.iter().max_by(|a, b| a.body.time.cmp(&b.body.time));
-        let is_kept = |event: &AuditEvent| {
-            event.body.holds_keys || expected.is_counted(event.body.counted_until_ms)
+        let is_kept = |AuditEvent { body, .. }: &AuditEvent| {
+            body.holds_keys || expected.is_counted(&body.time, body.counted_until_ms)
         };
-        if last.is_none_or(is_kept) {
+        // A call that did not start counts for nothing, also if its event has an earlier time than another.
+        let is_over = |AuditEvent { body, .. }: &AuditEvent| {
+            body.effect == Some(Effect::NotStarted) && !body.holds_keys
+        };
+        if last.is_none_or(is_kept) && !events.iter().any(is_over) {
             records.missing(&id, &absent);
         }
     }

@@ -98,8 +98,9 @@ pub(super) struct Expectations {
     adopted: BTreeMap<String, u64>,
     /// The times before which receipts and agent logs were pruned.
     pub(super) receipts_before: Option<String>,
-    /// When receipts were last pruned.
-    receipts_pruned_at: Option<String>,
+    /// The times before which receipts were pruned, and when (milliseconds since 1970-01-01 UTC), without
+    /// those that another one includes.
+    receipts_pruned: Vec<(String, i64)>,
     pub(super) logs_before: Option<String>,
     /// The time before which events were pruned.
     events_before: Option<String>,
@@ -126,13 +127,30 @@ pub(super) struct Expectations {
 }
 
 impl Expectations {
-    /// Whether a window still counted a receipt when receipts were last pruned, so that it is not gone.
-    pub(super) fn is_counted(&self, until_ms: Option<u64>) -> bool {
-        let pruned_at: Option<jiff::Timestamp> =
-            self.receipts_pruned_at.as_ref().and_then(|at| at.parse().ok());
-        let until = |ms| i64::try_from(ms).map_or(i64::MAX, |ms| ms);
-        let is_after = |ms| pruned_at.is_none_or(|at| until(ms) > at.as_millisecond());
-        until_ms.is_some_and(is_after)
+    /// Records that receipts from before a time were pruned, at the time of an event.
+    fn receipts_pruned(&mut self, before: Option<String>, at: Option<&str>) {
+        let Some(before) = before else { return };
+        let at: Option<jiff::Timestamp> = at.and_then(|at| at.parse().ok());
+        let at_ms = at.map_or(i64::MIN, jiff::Timestamp::as_millisecond);
+        let includes =
+            |one: &(String, i64), other: &(String, i64)| one.0 >= other.0 && one.1 >= other.1;
+        let new = (before, at_ms);
+        if !self.receipts_pruned.iter().any(|known| includes(known, &new)) {
+            self.receipts_pruned.retain(|known| !includes(&new, known));
+            self.receipts_pruned.push(new);
+        }
+    }
+
+    /// Whether no pruning can have removed a receipt that was accounted for at a time, because a window
+    /// counted it until then.
+    pub(super) fn is_counted(&self, time: &str, until_ms: Option<u64>) -> bool {
+        let until_ms = until_ms.map(|until| i64::try_from(until).unwrap_or(i64::MAX));
+        let lets_go = |until_ms: i64| {
+            self.receipts_pruned
+                .iter()
+                .any(|(before, at)| time < before.as_str() && until_ms <= *at)
+        };
+        until_ms.is_some_and(|until_ms| !lets_go(until_ms))
     }
 
     /// Whether a checkpoint has named the end of a log: by its root, if its row has one.
@@ -455,8 +473,8 @@ impl LogFindings {
         for (_, _, pruned) in vouched {
             match pruned {
                 Pruned::Receipts { before, at } => {
-                    learnt.receipts_before = before.max(learnt.receipts_before.take());
-                    learnt.receipts_pruned_at = at.max(learnt.receipts_pruned_at.take());
+                    learnt.receipts_before = before.clone().max(learnt.receipts_before.take());
+                    learnt.receipts_pruned(before, at.as_deref());
                 }
                 Pruned::Calls(before) => {
                     learnt.calls_before = before.max(learnt.calls_before.take());

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::set::RuleSet;
+use super::set::{RuleSet, on_large_stack};
 use super::source::Rule;
 
 /// A rule as a set of rules states it.
@@ -49,6 +49,11 @@ impl RuleSet {
     /// Compares the set with a later one. Rules are the same rule if they have the same id.
     #[must_use]
     pub fn differences(&self, later: &Self) -> RuleDifferences {
+        // The language reads nested conditions by recursion.
+        on_large_stack(|| self.differences_here(later)).unwrap_or_default()
+    }
+
+    fn differences_here(&self, later: &Self) -> RuleDifferences {
         let by_id = |set: &Self| -> BTreeMap<String, usize> {
             set.rules.iter().enumerate().map(|(at, rule)| (rule.id().to_owned(), at)).collect()
         };
@@ -85,6 +90,9 @@ impl Rule {
 
 /// Returns the parts in which two rules differ, by the JSON form of the language.
 fn parts(one: &Rule, other: &Rule) -> Vec<&'static str> {
+    if one.policy.to_string() == other.policy.to_string() {
+        return Vec::new();
+    }
     let (Ok(one), Ok(other)) = (one.policy.to_json(), other.policy.to_json()) else {
         return vec!["text"];
     };

@@ -55,7 +55,9 @@ impl DependentVerdict for HistoricRules {
     ) -> Result<Verdict, EngineError> {
         let applying = self.applying(history)?;
         if let Some(trace) = trace {
-            trace.extend(self.set.windows.told(history));
+            let is_read = |name: &str| self.windows.contains_key(name);
+            let read = history.iter().filter(|(name, _)| is_read(name));
+            trace.extend(self.set.windows.told(read));
             self.set.trace(&applying, trace);
         }
         Ok(applying.verdict(&self.set))

@@ -301,8 +301,11 @@ impl HistoryWindows {
     }
 
     /// Returns what rules have seen of each window, in one sentence.
-    pub(super) fn told<'h>(&'h self, history: &'h History) -> impl Iterator<Item = String> + 'h {
-        history.iter().filter_map(|(name, seen)| Some(told(name, self.0.get(name)?, seen)))
+    pub(super) fn told<'h>(
+        &'h self,
+        history: impl Iterator<Item = (&'h String, &'h WindowSeen)> + 'h,
+    ) -> impl Iterator<Item = String> + 'h {
+        history.filter_map(|(name, seen)| Some(told(name, self.0.get(name)?, seen)))
     }
 
     /// Returns the declarations as a document.

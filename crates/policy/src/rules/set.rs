@@ -55,12 +55,7 @@ impl RuleSet {
         windows: &HistoryWindows,
     ) -> Result<Arc<Self>, Vec<RuleFinding>> {
         // The language reads nested conditions by recursion.
-        std::thread::scope(|scope| {
-            let builder = std::thread::Builder::new().stack_size(STACK_BYTES);
-            let reading = builder.spawn_scoped(scope, || Self::read_here(files, windows));
-            reading.ok().and_then(|reading| reading.join().ok())
-        })
-        .unwrap_or_else(|| {
+        on_large_stack(|| Self::read_here(files, windows)).unwrap_or_else(|| {
             let place = Place::of(files.first().map_or("rules", |file| &file.name), "", 0);
             Err(vec![RuleFinding::new(RuleCode::Syntax, place, "the rules cannot be read")])
         })
@@ -296,6 +291,14 @@ impl RuleSet {
         rules.iter().for_each(|index| reads.add_all(&self.rule(*index).reads));
         reads
     }
+}
+
+/// Does work that recurses deeply; `None` if it cannot be done.
+pub(super) fn on_large_stack<T: Send>(work: impl FnOnce() -> T + Send) -> Option<T> {
+    std::thread::scope(|scope| {
+        let builder = std::thread::Builder::new().stack_size(STACK_BYTES);
+        builder.spawn_scoped(scope, work).ok()?.join().ok()
+    })
 }
 
 /// Returns the finding of a general rule with the correction that fits it.

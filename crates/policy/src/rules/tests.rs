@@ -365,6 +365,8 @@ fn rules_that_are_nested_too_deeply_are_refused() {
         let set = of(&deep).unwrap_or_else(|findings| panic!("{findings:?}"));
         let binding = bind(&set, &[pay()]);
         let _ = decided(Ask::new(pay(), json!({})).of(&*binding.engine));
+        let other = of(&deep.replacen("true", "false", 1)).unwrap();
+        assert_eq!(set.differences(&other).changed[0].parts, ["conditions"]);
     }
     let sets = format!("{}1{} == [1]", "[".repeat(200), "]".repeat(200));
     let attributes = format!("principal{} == 1", ".name".repeat(2_100));

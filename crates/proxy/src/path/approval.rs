@@ -149,6 +149,7 @@ impl Unapproved {
             Ok(slot) => {
                 // What is in force now judges it, and may do so before its arguments count.
                 entered.trail.judged = None;
+                entered.trail.decision = None;
                 Ok(Entered { slot: Some(slot), ..entered })
             }
             Err(code) => {

@@ -47,7 +47,10 @@ pub(super) type Parameters<'p> = Vec<Box<dyn ToSql + Sync + Send + 'p>>;
 
 impl Session {
     async fn begin(server: &Server) -> Result<Self, Error> {
-        let connection = server.connect().await?;
+        Self::over(server.connect().await?).await
+    }
+
+    async fn over(connection: Connection) -> Result<Self, Error> {
         let statements = Statements::prepare(&connection.client).await?;
         Ok(Self { connection, statements })
     }
@@ -218,17 +221,21 @@ impl Backend for PostgresBackend {
         self.begun = false;
         async move {
             let asking = async {
-                let session = Session::begin(&self.server).await?;
-                let version = schema::version(session.client()).await?;
+                let connection = self.server.connect().await?;
+                let version = schema::version(&connection.client).await?;
+                if version > schema::VERSION {
+                    // Its tables may be others than those of the statements.
+                    return Ok(Err(newer(version.into(), schema::VERSION.into())));
+                }
+                let session = Session::over(connection).await?;
                 let sql = "SELECT size, last_leaf FROM writers WHERE writer = $1 FOR UPDATE";
                 let row = session.client().query_opt(sql, &[&writer]).await?;
-                Ok::<_, Error>((session, row, version))
+                Ok::<_, Error>(Ok((session, row)))
             };
-            let (session, row, version) =
-                timeout(RECOVER_TIMEOUT, asking).await.map_err(|_| late())?.map_err(unavailable)?;
-            if version > schema::VERSION {
-                return Err(newer(version.into(), schema::VERSION.into()));
-            }
+            let (session, row) = timeout(RECOVER_TIMEOUT, asking)
+                .await
+                .map_err(|_| late())?
+                .map_err(unavailable)??;
             let row = row.ok_or_else(|| {
                 let message = "the database does not know this writer; restart";
                 LedgerError::unavailable(message)

@@ -286,6 +286,10 @@ pub(super) async fn migrate(client: &mut Client, to: i32) -> Result<i32, Error> 
         .query_one("SELECT version FROM toolbooth_version FOR UPDATE", &[])
         .await?
         .get(0);
+    if (1..to).contains(&found) {
+        // A writer that waits for this lock sees the new version afterwards, and ends its work.
+        transaction.batch_execute("LOCK TABLE writers IN EXCLUSIVE MODE").await?;
+    }
     for (version, script) in (1i32..).zip([V1, V2, V3, V4, V5, V6, V7, V8]) {
         if found < version && version <= to {
             transaction.batch_execute(script).await?;

@@ -88,7 +88,8 @@ fn exactly(change: &str, count: &str) -> String {
 }
 
 statements! {
-    begin = "BEGIN";
+    // Each statement must see what was committed while it waited for a lock.
+    begin = "BEGIN ISOLATION LEVEL READ COMMITTED";
     commit = "COMMIT";
     rollback = "ROLLBACK";
     locks = "SELECT pg_advisory_xact_lock(l) FROM unnest($1::bigint[]) AS l";
@@ -268,10 +269,13 @@ statements! {
                     FROM unnest($1::text[], $2::bigint[]) AS n (writer, size)
                     WHERE w.writer = n.writer AND w.size = n.size";
     set_checkpoint = "UPDATE writers SET checkpoint = $2 WHERE writer = $1";
-    renew = "UPDATE writers SET renewed = clock_timestamp() WHERE writer = $1 AND NOT stopped";
+    // A newer version may have migrated the database since, here and below.
+    renew = exactly(
+        &format!(
+            "UPDATE writers SET renewed = clock_timestamp() WHERE writer = $1 AND NOT stopped
+                 AND (SELECT version FROM toolbooth_version) <= {VERSION}"), "1");
     // Resets `named`, because other writers may have treated this one as lost and permanently named
     // its end.
-    // A newer version may have migrated the database since.
     advance = exactly(
         &format!(
             "UPDATE writers SET size = $3, last_leaf = $4, root = $5, named = false,

@@ -53,6 +53,8 @@ pub(super) struct SqliteBackend {
     pub(super) space_monitor: SpaceMonitor,
     /// The place up to which agent logs were searched for refusals.
     pub(super) searched: Cell<i64>,
+    /// The last receipt that a step of pruning has examined, if another step must continue.
+    pub(super) receipts_seen: Cell<String>,
     /// The progress of pruning in each log.
     pub(super) progress: HashMap<String, Progress>,
 }
@@ -93,6 +95,7 @@ impl SqliteBackend {
             writer: &self.writer,
             writer_no: self.writer_no,
             searched: &self.searched,
+            receipts_seen: &self.receipts_seen,
             progress: &self.progress,
         };
         match run(&transaction) {
@@ -136,6 +139,10 @@ impl SqliteBackend {
 
     fn begin(&mut self, sync: bool, set: &mut WorkingSet) -> Result<(), Failure> {
         let changes = self.durability == Durability::Process && self.sync != Some(sync);
+        if changes {
+            // What the connection does is not known until the transaction has begun.
+            self.sync = None;
+        }
         let before = self.data_version;
         let now = self.within(|transaction| {
             if changes {
@@ -245,7 +252,8 @@ impl Backend for SqliteBackend {
     async fn recover(&mut self, writer: &str) -> Result<LogEnd, LedgerError> {
         let red = |what: String| Err(LedgerError::unavailable(what));
         self.check_files()?;
-        (self.connection, self.sync) = (None, None);
+        // A new connection counts versions anew.
+        (self.connection, self.sync, self.data_version) = (None, None, -1);
         let mut connection = connect(&self.path, self.durability).map_err(unavailable)?;
         wal_checkpoint::watch(&mut connection, self.grown.clone()).map_err(unavailable)?;
         let busy: i64 = connection

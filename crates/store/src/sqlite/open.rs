@@ -224,6 +224,7 @@ pub fn open(
         files: Files::default(),
         space_monitor: SpaceMonitor::new(&path, bytes_max),
         searched: Cell::new(0),
+        receipts_seen: Cell::default(),
         progress: HashMap::new(),
     };
     let head = Head::new(writer.to_owned());

@@ -37,7 +37,7 @@ fn event_text(place: i64, body: &[u8]) -> Result<String, Failure> {
 
 impl Transaction<'_> {
     /// Loads receipts that settled before `before` and that no window counts at `now_ms`, at most
-    /// `limit`, oldest claims first.
+    /// `limit`, oldest claims first. The next step continues where this one ends.
     pub(super) fn load_prunable(
         &self,
         before: &str,
@@ -45,14 +45,13 @@ impl Transaction<'_> {
         limit: usize,
         set: &mut WorkingSet,
     ) -> Result<(), Failure> {
-        let sql = "SELECT fence, body, EXISTS (SELECT 1 FROM keys WHERE receipt = r.id), id
-                   FROM receipts r
-                   WHERE NOT EXISTS (
-                       SELECT 1 FROM history WHERE receipt = r.id AND until_ms > ?1)
-                   ORDER BY id";
+        let sql = "SELECT fence, body, EXISTS (SELECT 1 FROM keys WHERE receipt = r.id), id,
+                       EXISTS (SELECT 1 FROM history WHERE receipt = r.id AND until_ms > ?1)
+                   FROM receipts r WHERE id > ?2 ORDER BY id";
         let mut statement = self.connection.prepare_cached(sql).map_err(failed)?;
-        let mut rows = statement.query([now_ms]).map_err(failed)?;
-        let (mut found, mut young) = (0, 0);
+        let after = self.receipts_seen.take();
+        let mut rows = statement.query((now_ms, Compact::of(&after))).map_err(failed)?;
+        let (mut found, mut young, mut counted) = (0, 0, 0);
         // Receipts are in the order of their claims. Calls that took long settle later than their
         // successors, so some young receipts are skipped.
         while found < limit
@@ -61,11 +60,23 @@ impl Transaction<'_> {
         {
             let holds = row.get(2).map_err(failed)?;
             let id: Shown = row.get(3).map_err(failed)?;
+            if row.get(4).map_err(failed)? {
+                counted += 1;
+                if counted == COUNTED_MAX {
+                    self.receipts_seen.set(id.0);
+                    set.surveyed.more = true;
+                    return Ok(());
+                }
+                continue;
+            }
             let row = receipt_row(row).map_err(failed)?;
             let Some(stored) = self.readable(&id.0, row)? else { continue };
             if stored.receipt.settled_at.as_deref().is_some_and(|settled| settled < before) {
                 set.load_prunable(stored, holds);
                 found += 1;
+                if found == limit {
+                    self.receipts_seen.set(id.0);
+                }
             } else {
                 young += 1;
             }
@@ -409,3 +420,5 @@ impl Transaction<'_> {
 const CHECKPOINTS: i64 = 64;
 /// Maximum young receipts that one step skips.
 const YOUNG_MAX: usize = 10_000;
+/// Maximum receipts that one step skips because a window counts them.
+const COUNTED_MAX: usize = 10_000;

@@ -40,6 +40,8 @@ pub(super) struct Transaction<'c> {
     pub(super) writer: &'c str,
     pub(super) writer_no: i64,
     pub(super) searched: &'c Cell<i64>,
+    /// The last receipt that a step of pruning has examined, if another step must continue.
+    pub(super) receipts_seen: &'c Cell<String>,
     pub(super) progress: &'c HashMap<String, Progress>,
 }
 

@@ -54,9 +54,9 @@ pub(super) async fn check(offline: OfflineGateway, format: Format) -> Result<boo
     for finding in &fit.findings {
         let word = if finding.code.is_error() { "error" } else { "warning" };
         let (code, place) = (finding.code.as_str(), &finding.place);
-        output::line(&format!("{word}: {place}: {} ({code})", rules::about(finding)));
+        output::foreign(&format!("{word}: {place}: {} ({code})", rules::about(finding)));
         if let Some(hint) = &finding.hint {
-            output::line(&format!("  {hint}"));
+            output::foreign(&format!("  {hint}"));
         }
     }
     let tools = world.registry().len();
@@ -191,5 +191,5 @@ pub(super) fn print(explanation: &Explanation) {
         .collect();
     output::table(&["STEP", "RESULT", "SAW"], &rows);
     let (decision, rule) = (explanation.decision, &explanation.rule);
-    output::line(&format!("{decision} by `{rule}`: {}", explanation.reason));
+    output::foreign(&format!("{decision} by `{rule}`: {}", explanation.reason));
 }

@@ -144,6 +144,9 @@ struct Judge<'w> {
     contracts: HashMap<&'w str, &'w Arc<ToolContract>>,
 }
 
+/// Why a call without inputs is not judged.
+const UNDECIDED: &str = "it was refused before its inputs were recorded";
+
 /// Why a call is not judged.
 enum NotJudged {
     /// Rules do not decide on it: it was refused before.
@@ -291,7 +294,7 @@ pub(super) async fn explain(
         let (now, why) = match now {
             Ok(now) => (json!(now), Value::Null),
             Err(NotJudged::Unjudged(why)) => (Value::Null, why.into()),
-            Err(NotJudged::Undecided) => (Value::Null, Value::Null),
+            Err(NotJudged::Undecided) => (Value::Null, UNDECIDED.into()),
         };
         let (decision, call) = (before(inputs).decision, &log.call_id);
         output::json(&json!({
@@ -319,7 +322,7 @@ pub(super) async fn explain(
             output::line(&format!("it cannot be judged again: {why}"));
         }
         Err(NotJudged::Undecided) => {
-            output::line("it was denied before its arguments counted");
+            output::line(&format!("it cannot be judged again: {UNDECIDED}"));
         }
     }
     Ok(whole)
@@ -373,7 +376,7 @@ impl Findings {
             Ok(changed) => changed,
             Err(not_judged) => {
                 let reason = match not_judged {
-                    NotJudged::Undecided => "it was refused before the rules".to_owned(),
+                    NotJudged::Undecided => UNDECIDED.to_owned(),
                     NotJudged::Unjudged(reason) => reason,
                 };
                 *self.unjudged.entry(reason).or_default() += 1;
