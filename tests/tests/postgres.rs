@@ -26,7 +26,7 @@ use toolbooth_contracts::contract::IdempotencyMode;
 use toolbooth_contracts::event::DecisionSummary;
 use toolbooth_contracts::json::JsonText;
 use toolbooth_contracts::receipt::ClaimState;
-use toolbooth_contracts::{ContentBlock, Effect, Identity};
+use toolbooth_contracts::{ContentBlock, Effect, ErrorCode, Identity};
 use toolbooth_store::postgres::{self, OpenError, PostgresLedger, PostgresOptions, PostgresReads};
 use toolbooth_tests::postgres::Postgres;
 
@@ -114,6 +114,27 @@ async fn a_lost_replica_leaves_a_doubt_and_its_outcome_may_still_arrive() {
     assert_eq!(stale.err(), Some(LedgerError::Stale));
     second.settle(settlement(again, mode, Effect::Completed, None)).await.expect("settles");
     sound(&reads).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_that_a_late_outcome_gives_back_may_be_pruned() {
+    let Some(server) = Postgres::start() else { return };
+    let database = server.database();
+    let url = server.url(&database);
+    let (first, second) = (open(&url, "one").await, open(&url, "two").await);
+    let mode = IdempotencyMode::None;
+    let counted = CountedIn { key: "w".into(), amount: None, length_ms: 86_400_000 };
+    let asked = ClaimRequest { counted: vec![counted], ..request("a", mode, &[], "x") };
+    let Ok(Claimed::Fresh(late)) = first.claim(asked).await else { panic!("fresh") };
+    lapse(&server, &database, "one");
+    assert_eq!(second.sweep(moment(5)).await.expect("sweeps").len(), 1);
+    // Its event has an earlier time than the one of the doubt.
+    let gone = settlement(late, mode, Effect::NotStarted, Some(ErrorCode::NotConfigured));
+    first.settle(gone).await.expect("is taken");
+    let before = moment(1_000);
+    let prune = Prune { kind: PruneKind::Receipts, before: before.text.clone(), at: before };
+    assert_eq!(second.prune(prune).await.expect("prunes").removed, 1);
+    sound(&PostgresReads::open(&url).await.expect("opens")).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1037,6 +1037,44 @@ async fn retention_excuses_no_receipt_that_a_window_counts() {
     }
 }
 
+/// A step of pruning removes only what was settled before its time, so a later step with an earlier time
+/// must not excuse what the first one had to keep.
+#[tokio::test]
+async fn each_pruning_excuses_only_what_it_could_remove() {
+    let folder = tempfile::tempdir().unwrap();
+    let ledger = open(folder.path(), "one");
+    let settled = async |call: &str, length_ms: Option<i64>, at: i64| {
+        let counted =
+            length_ms.map(|length_ms| CountedIn { key: "w".into(), amount: None, length_ms });
+        let mode = IdempotencyMode::None;
+        let asked = request(call, mode, &[], "x");
+        let asked = ClaimRequest { counted: counted.into_iter().collect(), ..asked };
+        let Claimed::Fresh(claim) = ledger.claim(asked).await.unwrap() else { panic!("fresh") };
+        let mut settled = settlement(claim, mode, Effect::Completed, None);
+        let own = Arc::get_mut(&mut settled).unwrap();
+        (own.at, own.terminal.time) = (moment(at), moment(at).text);
+        ledger.settle(settled).await.unwrap();
+    };
+    let prune = async |before: i64, at: i64| {
+        let (before, at) = (moment(before).text, moment(at));
+        let step = Prune { kind: PruneKind::Receipts, before, at };
+        ledger.prune(step).await.unwrap().removed
+    };
+    settled("kept", Some(2_000), 500).await;
+    settled("first", None, 2).await;
+    assert_eq!(prune(1_000, 1_000).await, 1);
+    settled("second", None, 2).await;
+    assert_eq!(prune(100, 3_000).await, 1);
+    let problems = async || {
+        let report = verify::store(&ledger, TrustAnchors::default()).await.unwrap();
+        report.problems.into_iter().map(|found| found.kind).collect::<Vec<_>>()
+    };
+    assert_eq!(problems().await, [""; 0]);
+    let connection = Connection::open(folder.path().join(DATABASE)).unwrap();
+    connection.execute_batch("DELETE FROM receipts; DELETE FROM history").unwrap();
+    assert_eq!(problems().await, ["receipt-missing"]);
+}
+
 #[tokio::test]
 async fn pruning_passes_over_the_receipts_that_windows_count_in_steps() {
     let folder = tempfile::tempdir().unwrap();

@@ -409,10 +409,8 @@ pub(crate) enum Policy {
     #[command(after_help = "Example:\n  toolbooth policy diff rules stricter-rules")]
     Diff {
         /// The first rules, a file or a folder.
-        #[arg(value_name = "FILE|FOLDER")]
         before: PathBuf,
         /// The second rules, a file or a folder.
-        #[arg(value_name = "FILE|FOLDER")]
         after: PathBuf,
         #[command(flatten)]
         shown: Shown,

@@ -208,3 +208,20 @@ fn the_version_covers_the_windows() {
     let other = RuleSet::read(&[file(LIMITED)], &shorter).unwrap();
     assert_ne!(with.version(), other.version());
 }
+
+#[test]
+fn only_windows_that_the_rules_read_are_told() {
+    let binding = bound(LIMITED);
+    let ask = Ask::new(pay(), json!({ "to": "x", "amount": 5 }));
+    let Ok(Verdict::Depends(verdict)) = binding.engine.judge(&ask.question()) else {
+        panic!("it depends on a window")
+    };
+    assert_eq!(verdict.windows().keys().collect::<Vec<_>>(), ["paid"]);
+    // A recorded call may have read others.
+    let seen = WindowSeen { count: 1, sum: 50_000, since_ms: None };
+    let history = ["paid", "reads"].map(|name| (name.to_owned(), seen.clone())).into();
+    let mut trace = Vec::new();
+    assert!(matches!(verdict.complete(&history, Some(&mut trace)), Ok(Verdict::Permit { .. })));
+    let told = trace.iter().filter(|line| line.starts_with("`history.")).count();
+    assert!(told == 1 && trace[0].starts_with("`history.paid`"), "{trace:?}");
+}
