@@ -15,6 +15,7 @@ mod foreign;
 mod gateway;
 mod given_secrets;
 mod history;
+mod hooks;
 mod import;
 mod import_trial;
 mod journey;

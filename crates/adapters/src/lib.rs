@@ -2,6 +2,7 @@
 
 #[cfg(feature = "builtin")]
 pub mod builtin;
+mod client_tools;
 #[cfg(feature = "command")]
 pub mod command;
 #[cfg(feature = "process")]
@@ -55,6 +56,7 @@ mod visible_paths;
 #[cfg(feature = "webhook")]
 pub mod webhook;
 
+pub use client_tools::ClientTools;
 #[cfg(feature = "process")]
 pub use command_line::{CommandLine, findable};
 #[cfg(feature = "net-guard")]

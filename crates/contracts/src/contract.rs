@@ -22,6 +22,10 @@ pub const HANDLERS_RUNTIME: &str = "handlers";
 /// The runtime id of the gateway's own tools, and the server name of its own resources.
 pub const GATEWAY_RUNTIME: &str = "gateway";
 
+/// The beginning of the runtime ids of tools that a client runs itself: `client:NAME`. The tool set of the door
+/// that answers its hooks has the same name.
+pub const CLIENT_RUNTIMES: &str = "client:";
+
 /// One entry of the registry, in canonical form.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schemars", derive(JsonSchema))]
@@ -153,7 +157,7 @@ impl Capabilities {
 #[cfg_attr(feature = "schemars", derive(JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Execution {
-    /// A runtime on this machine; `builtin` and `handlers` are reserved.
+    /// A runtime on this machine; `builtin`, `handlers`, `gateway` and `client:NAME` are reserved.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub local_runtime_id: Option<String>,
     /// A configured MCP server.
@@ -179,6 +183,17 @@ pub enum AdapterId {
     Mcp(String),
     /// An HTTP endpoint.
     Endpoint(String),
+}
+
+impl AdapterId {
+    /// Returns the client that runs the tool itself; `None` if the gateway runs it.
+    #[must_use]
+    pub fn client(&self) -> Option<&str> {
+        match self {
+            Self::Local(id) => id.strip_prefix(CLIENT_RUNTIMES),
+            Self::Mcp(_) | Self::Endpoint(_) => None,
+        }
+    }
 }
 
 impl std::fmt::Display for AdapterId {

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use toolbooth_contracts::contract::{AdapterId, GATEWAY_RUNTIME};
+use toolbooth_contracts::contract::{AdapterId, CLIENT_RUNTIMES, GATEWAY_RUNTIME};
 use toolbooth_contracts::coverage::CoverageState;
 use toolbooth_contracts::history::{History, WindowName, seen};
 use toolbooth_contracts::port::ItemKind;
@@ -380,9 +380,15 @@ impl World {
     }
 
     /// Whether a door's tool set contains a tool. A door without a tool set shows everything. A door
-    /// with a tool set that does not exist shows nothing.
+    /// with a tool set that does not exist shows nothing. Tools that a client runs itself are in no set but
+    /// that of the client's hooks ([`CLIENT_RUNTIMES`]), which contains nothing else.
     #[must_use]
     pub fn shows_tool(&self, toolset: Option<&Arc<str>>, tool_id: &str) -> bool {
+        let run_by = self.registry.get(tool_id).and_then(|tool| tool.adapter().client());
+        let asked_by = toolset.and_then(|name| name.strip_prefix(CLIENT_RUNTIMES));
+        if run_by.is_some() || asked_by.is_some() {
+            return run_by == asked_by;
+        }
         toolset.is_none_or(|name| {
             self.toolsets.get(name.as_ref()).is_some_and(|set| set.has_tool(tool_id))
         })

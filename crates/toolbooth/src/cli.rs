@@ -5,8 +5,10 @@
 mod records;
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use toolbooth_import::HookClient;
 
 pub(crate) use records::{
     Approvals, Audit, EventFilterArgs, EventFormat, ExportFormat, Keys, LogFilterArgs, Logs,
@@ -239,6 +241,11 @@ pub(crate) enum Command {
         #[command(flatten)]
         shown: Shown,
     },
+    /// Answers the before-tool hook of a client that runs tools of its own: denied calls are blocked.
+    #[command(
+        after_help = "Examples:\n  toolbooth hook claude --settings    what to add to the settings of the client\n  toolbooth hook claude --list        the tools that are registered for it"
+    )]
+    Hook(HookArgs),
     /// Imports the servers of an MCP client, or the operations of an OpenAPI document.
     #[command(
         subcommand,
@@ -348,6 +355,57 @@ pub(crate) enum Import {
         #[command(flatten)]
         shown: Shown,
     },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct HookArgs {
+    /// The client.
+    #[arg(value_enum)]
+    pub(crate) client: HookedClient,
+    /// Seconds in which the hook answers; the client's own timeout must be longer.
+    #[arg(long, default_value_t = 30, value_name = "SECONDS", value_parser = clap::value_parser!(u16).range(1..=3600))]
+    pub(crate) timeout: u16,
+    /// Print what to add to the settings of the client.
+    #[arg(long, conflicts_with = "list")]
+    pub(crate) settings: bool,
+    /// List the tools that the hook can permit.
+    #[arg(long)]
+    pub(crate) list: bool,
+    /// Decide on the message on standard input, for the process that answers.
+    #[arg(long, hide = true, conflicts_with_all = ["settings", "list"])]
+    pub(crate) decide: bool,
+    #[command(flatten)]
+    pub(crate) shown: Shown,
+}
+
+impl HookArgs {
+    /// Whether the client's hook runs the command.
+    pub(crate) fn answers(&self) -> bool {
+        !(self.settings || self.list || self.decide)
+    }
+
+    /// The time in which the hook answers.
+    pub(crate) fn limit(&self) -> Duration {
+        Duration::from_secs(self.timeout.into())
+    }
+}
+
+/// A client with hooks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum HookedClient {
+    Claude,
+    Codex,
+    Gemini,
+}
+
+impl From<HookedClient> for HookClient {
+    fn from(client: HookedClient) -> Self {
+        match client {
+            HookedClient::Claude => Self::Claude,
+            HookedClient::Codex => Self::Codex,
+            HookedClient::Gemini => Self::Gemini,
+        }
+    }
 }
 
 #[derive(Debug, Args)]

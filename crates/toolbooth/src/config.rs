@@ -6,6 +6,7 @@ mod builtin;
 mod document;
 mod doors;
 pub(crate) mod endpoints;
+mod hooks;
 mod load;
 pub(crate) mod lock;
 mod parse;

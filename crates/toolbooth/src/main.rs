@@ -11,6 +11,7 @@ mod door;
 mod executors;
 mod failure;
 mod files;
+mod hook;
 mod import;
 mod issuers;
 mod notify;
@@ -94,6 +95,11 @@ fn main() -> ExitCode {
             return ExitCode::from(USAGE);
         }
     };
+    if let Command::Hook(hook) = &cli.command
+        && hook.answers()
+    {
+        return hook::answer(hook.limit());
+    }
     start_tracing(matches!(cli.command, Command::Serve { .. }));
     let runtime = tokio::runtime::Builder::new_multi_thread()
         // Schema checks are recursive. Their depth limit assumes this stack size.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use toolbooth_contracts::ToolPattern;
 use toolbooth_contracts::agent_log::LogLevel;
-use toolbooth_contracts::contract::GATEWAY_RUNTIME;
+use toolbooth_contracts::contract::{CLIENT_RUNTIMES, GATEWAY_RUNTIME};
 use toolbooth_contracts::trust::TrustLevels;
 use toolbooth_policy::{Authorizer, FeatureFlags, Grant, Whitelist};
 use toolbooth_proxy::{Limits, PayloadRetention, READ_RESULT, Results};
@@ -38,6 +38,12 @@ pub(crate) fn check_defaults(config: &Config) -> Result<(), Failure> {
         let message = format!("`{GATEWAY_RUNTIME}` is the gateway's own name");
         return Err(Failure::configuration(message)
             .at(named(kind, GATEWAY_RUNTIME))
+            .hint("give it another name"));
+    }
+    if let Some(name) = config.runtimes.keys().find(|name| name.starts_with(CLIENT_RUNTIMES)) {
+        let message = format!("names that begin with `{CLIENT_RUNTIMES}` belong to hooks");
+        return Err(Failure::configuration(message)
+            .at(named("runtimes", name))
             .hint("give it another name"));
     }
     let mut all = vec![("discovery.defaults".to_owned(), &config.discovery.defaults)];

@@ -5,6 +5,7 @@ mod audit;
 mod call;
 mod check;
 mod doctor;
+mod hook;
 mod import;
 mod keys;
 mod lock;
@@ -33,7 +34,8 @@ pub(crate) async fn run(cli: Cli) -> Result<bool, Failure> {
     let Cli { global, command } = cli;
     let (configuration, data) = (global.config.as_deref(), global.data.as_deref());
     let load = || config::load(configuration, data);
-    let gate = Gate { named: global.trust, is_silent: matches!(command, Command::Stdio { .. }) };
+    let is_silent = matches!(command, Command::Stdio { .. } | Command::Hook(_));
+    let gate = Gate { named: global.trust, is_silent };
     let trusted = || gate.require(load()?);
     let of_records = |writes| gate.for_records(load()?, writes);
     match command {
@@ -84,6 +86,16 @@ pub(crate) async fn run(cli: Cli) -> Result<bool, Failure> {
                     lock::approve(loaded, &tools, yes, shown.format).await
                 }
             }
+        }
+        Command::Hook(hook) if hook.decide => {
+            hook::decide(hook.client.into(), hook.limit(), trusted()).await
+        }
+        Command::Hook(hook) if hook.settings => {
+            hook::settings(hook.client.into(), hook.limit(), &load()?, hook.shown.format)
+        }
+        Command::Hook(hook) => {
+            let loaded = trusted()?.using_lock(LockUse::Look);
+            hook::list(hook.client.into(), offline(loaded).await?, hook.shown.format).await
         }
         Command::Import(what) => {
             import::import(what, import::NamedPaths { configuration, data }, &gate).await

@@ -66,7 +66,7 @@ fn line(visible: &Visible) -> Vec<String> {
     ]
 }
 
-fn row(visible: &Visible) -> Value {
+pub(super) fn row(visible: &Visible) -> Value {
     let contract = visible.tool.contract();
     let mut out = Map::new();
     out.insert("toolId".to_owned(), json!(contract.tool_id));

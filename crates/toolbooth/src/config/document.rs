@@ -14,6 +14,7 @@ use super::doors::Http;
 use super::doors::Mcp;
 use super::doors::Proxy;
 use super::doors::ToolSet;
+use super::hooks::Hooks;
 use super::policy::Approvals;
 use super::policy::Budgets;
 use super::policy::Caller;
@@ -63,6 +64,8 @@ pub(crate) struct Config {
     pub(crate) budgets: Budgets,
     /// Approvals of calls.
     pub(crate) approvals: Approvals,
+    /// Hooks of clients that run tools of their own.
+    pub(crate) hooks: Hooks,
     /// Upstream MCP servers.
     pub(crate) servers: BTreeMap<String, Server>,
     /// HTTP endpoints.

@@ -8,6 +8,7 @@ mod builtin;
 mod commands;
 mod endpoints;
 mod handlers;
+mod hooks;
 mod servers;
 
 use std::collections::BTreeMap;
@@ -42,13 +43,15 @@ pub(crate) struct Adapters {
 }
 
 impl Adapters {
-    /// Builds all adapters of a configuration, and the registry entries of the built-in tools.
+    /// Builds all adapters of a configuration, and the registry entries of the built-in tools and of clients'
+    /// own tools.
     pub(crate) fn build(
         loaded: &Loaded,
         launcher: &Launcher,
     ) -> Result<(Self, Vec<Value>), Failure> {
         let mut adapters = Self::default();
-        let entries = builtin::add(loaded, launcher, &mut adapters)?;
+        let mut entries = builtin::add(loaded, launcher, &mut adapters)?;
+        entries.extend(hooks::add(loaded, &mut adapters));
         handlers::add(loaded, launcher, &mut adapters)?;
         commands::add_runtimes(loaded, launcher, &mut adapters)?;
         endpoints::add(loaded, launcher, &mut adapters)?;

@@ -20,6 +20,9 @@ pub(crate) type Entries = BTreeMap<String, Value>;
 /// Sections in which each name is a separate entry.
 const NAMED: [&str; 5] = ["servers", "commands", "runtimes", "endpoints", "tools"];
 
+/// The section in which each name is a separate entry, also if it is empty.
+const HOOKS: &str = "hooks";
+
 /// Sections that restrict access or enable checks, so that removing one is a change. Removing an entry that
 /// starts a process is not, because it then starts nothing.
 const LOOSER_WITHOUT: [&str; 14] = [
@@ -237,6 +240,12 @@ pub(crate) fn of_configuration(
     let mut entries = Entries::new();
     for (section, value) in document {
         let value = json(value);
+        // A hook needs no setting: its section alone lets it permit calls.
+        if section == HOOKS {
+            let hooks = value.as_object().into_iter().flatten();
+            entries.extend(hooks.map(|(name, hook)| (format!("{HOOKS}.{name}"), hook.clone())));
+            continue;
+        }
         if !NAMED.contains(&section.as_str()) {
             let counted = counting(&value, &mut vec![section]);
             let counted = counted.map(|counted| with_files(section, counted, folder));
@@ -274,6 +283,8 @@ pub(crate) fn of_tools(tools: &[RegisteredTool]) -> Entries {
                 let value = serde_json::json!({ "folder": HANDLERS_RUNTIME });
                 return Some((HANDLERS_RUNTIME.to_owned(), value));
             }
+            // What a client runs itself is in no sandbox of the gateway.
+            adapter if adapter.client().is_some() => (),
             AdapterId::Local(_) if is_contained => return None,
             _ => (),
         }

@@ -161,6 +161,18 @@ fn described(loaded: &Loaded, change: &Change) -> Vec<String> {
             }
             lines
         }),
+        "hooks" => change.now.as_ref().map(|now| {
+            let mut lines = vec![format!(
+                "hooks of `{name}` are answered: what this policy permits, its client runs"
+            )];
+            let of = leaves(now);
+            lines.extend(
+                of.iter()
+                    .filter(|(path, _)| !path.is_empty())
+                    .map(|(path, value)| format!("    {path} = {value}")),
+            );
+            lines
+        }),
         "approvals" => config.approvals.notify.as_ref().map(|notify| of_notify(loaded, notify)),
         "handlers" if change.now.is_some() => {
             let mut lines = vec!["functions in the files of `handlers/` are run".to_owned()];

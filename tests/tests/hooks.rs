@@ -1,0 +1,419 @@
+//! Tests the hooks of clients with their recorded messages: what is permitted and denied, and that every failure
+//! denies in a form that blocks.
+//!
+//! Path: 1, 7. Doc: hooks.md#messages, hooks.md#answers, hooks.md#failures, hooks.md#tools, hooks.md#records,
+//! hooks.md#settings, hooks.md#limits, configuration.md#hooks, hooks.md#decisions, hooks.md#caller
+
+use std::collections::BTreeSet;
+use std::process::{Output, Stdio};
+
+use serde_json::{Value, json};
+use toolbooth_tests::mcp::Peer;
+use toolbooth_tests::{Place, repository, waiting};
+
+const CLIENTS: [&str; 3] = ["claude", "codex", "gemini"];
+
+const CONFIG: &str = "[hooks.claude]\n[hooks.codex]\n[hooks.gemini]\n";
+
+const RULES: &str = "\
+@id(\"all\")
+permit (principal, action, resource);
+
+@id(\"no-removal\") @reason(\"Nothing is removed as a whole.\")
+forbid (principal, action in [Action::\"claude.Bash\", Action::\"codex.Bash\", Action::\"gemini.run_shell_command\"], resource)
+when { context.args.command like \"*rm -rf*\" };
+
+@id(\"pushes\") @reason(\"A person looks at what is pushed.\") @approval(\"one\")
+forbid (principal, action == Action::\"claude.Bash\", resource)
+when { context.args.command like \"git push*\" };
+
+@id(\"web\") @reason(\"Agents do not use the web.\")
+forbid (principal, action in Action::\"permission:read:web\", resource);
+
+@id(\"writes\") @reason(\"Two files an hour are enough.\")
+forbid (principal, action in Action::\"permission:write:files\", resource)
+when { context.history.writes.count > 2 };
+";
+
+fn place(more: &str) -> Place {
+    let place = Place::new();
+    place.write("toolbooth.toml", &format!("{CONFIG}{more}"));
+    place
+}
+
+fn ruled() -> Place {
+    let place = place(
+        "[policy]\nrules = \"rules.cedar\"\n[policy.history.writes]\ntool = \"claude.Write\"\nwindow = \"1h\"\n",
+    );
+    place.write("rules.cedar", RULES);
+    place
+}
+
+/// Returns the recorded messages of a client.
+fn recorded(client: &str) -> Vec<Value> {
+    let path = repository().join(format!("tests/fixtures/hooks/{client}.jsonl"));
+    let text = std::fs::read_to_string(path).expect("is read");
+    text.lines().map(|line| serde_json::from_str(line).expect("a message")).collect()
+}
+
+/// Returns a message of a client about one of its tools.
+fn message(client: &str, tool: &str, input: Value) -> Value {
+    let mut message = recorded(client).swap_remove(0);
+    message["tool_name"] = json!(tool);
+    message["tool_input"] = input;
+    message
+}
+
+fn bash(command: &str) -> Value {
+    message("claude", "Bash", json!({ "command": command }))
+}
+
+fn ask(place: &Place, client: &str, message: &Value) -> Output {
+    let mut command = place.command(&["hook", client]);
+    waiting::output_of(&mut command, message.to_string().as_bytes())
+}
+
+/// Whether a call may run, and what is said if not. Fails if it is neither permitted nor denied in the form that
+/// blocks at every client.
+fn answer(output: &Output) -> Result<(), String> {
+    let out = String::from_utf8_lossy(&output.stdout).into_owned();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    match output.status.code() {
+        Some(0) => {
+            assert_eq!((out.as_str(), said.as_str()), ("", ""));
+            Ok(())
+        }
+        Some(2) => {
+            assert!(!said.trim().is_empty() && out.is_empty(), "{said}\n{out}");
+            Err(said)
+        }
+        code => panic!("{code:?} lets the call run: {said}"),
+    }
+}
+
+fn asked(place: &Place, client: &str, message: &Value) -> Result<(), String> {
+    answer(&ask(place, client, message))
+}
+
+fn denied(place: &Place, client: &str, message: &Value) -> String {
+    asked(place, client, message).expect_err("is denied")
+}
+
+fn logs(place: &Place) -> Vec<Value> {
+    let (found, _) = place.json(&["logs", "query", "--limit", "1000"]);
+    found["logs"].as_array().cloned().expect("logs")
+}
+
+#[test]
+fn every_recorded_call_is_judged_and_recorded() {
+    let place = place("");
+    for client in CLIENTS {
+        let mut expected = BTreeSet::new();
+        for message in recorded(client) {
+            let tool = message["tool_name"].as_str().expect("a name");
+            expected.insert(format!("{client}.{tool}"));
+            let answer = asked(&place, client, &message);
+            if tool.starts_with("mcp_") {
+                // A server that does not pass the gateway has no registered tools.
+                let said = answer.expect_err("is denied");
+                assert!(said.contains("(unregistered-tool)"), "{said}");
+                assert!(said.contains(&format!("`{client}.{tool}`")), "{said}");
+            } else {
+                assert_eq!(answer, Ok(()), "{message}");
+            }
+        }
+        let logs = logs(&place);
+        let own = logs.iter().filter(|log| log["agentId"] == *client);
+        let logged: BTreeSet<String> =
+            own.map(|log| log["toolName"].as_str().expect("an id").to_owned()).collect();
+        assert_eq!(logged, expected);
+    }
+    let (list, _) = place.json(&["receipts", "list", "--tool", "gemini.replace"]);
+    assert_eq!(list["receipts"][0]["effect"], "completed", "{list}");
+    let log = logs(&place).into_iter().find(|log| log["toolName"] == "claude.Bash").expect("a log");
+    assert_eq!(log["caller"], "local");
+    assert!(
+        log["decisionInputs"]["sessionId"].as_str().is_some_and(|session| session.len() == 36),
+        "{log}"
+    );
+    assert!(log["input"].to_string().contains("touch"), "{log}");
+    place.assert_sound();
+}
+
+#[test]
+fn rules_approvals_and_windows_hold_for_tools_of_clients() {
+    let place = ruled();
+    let (checked, exit) = place.json(&["policy", "check"]);
+    assert_eq!((&checked["findings"], exit), (&json!([]), 0));
+    assert_eq!(asked(&place, "claude", &bash("ls")), Ok(()));
+    for (client, tool) in [("claude", "Bash"), ("codex", "Bash"), ("gemini", "run_shell_command")] {
+        let removal = message(client, tool, json!({ "command": "cd /; rm -rf ." }));
+        let said = denied(&place, client, &removal);
+        assert!(said.contains("Nothing is removed as a whole. (policy-denied)"), "{said}");
+    }
+    let page = message("gemini", "web_fetch", json!({ "prompt": "https://example.com" }));
+    assert!(denied(&place, "gemini", &page).contains("Agents do not use the web."));
+    // The arguments have types: what does not fit them is denied, and told.
+    let odd = message("claude", "Bash", json!({ "command": ["ls"] }));
+    let said = denied(&place, "claude", &odd);
+    assert!(said.contains("(invalid-args)") && said.contains("command"), "{said}");
+
+    let push = bash("git push origin");
+    let said = denied(&place, "claude", &push);
+    assert!(said.contains("(approval-required)"), "{said}");
+    let (list, _) = place.json(&["approvals", "list"]);
+    let id = list["approvals"][0]["approvalId"].as_str().expect("an id");
+    assert!(said.contains(&format!("toolbooth approvals approve {id}")), "{said}");
+    let approved = place.run(&["approvals", "approve", id]);
+    assert!(approved.status.success());
+    // It is spent by the same call, once.
+    assert!(denied(&place, "claude", &bash("git push elsewhere")).contains("approval-required"));
+    assert_eq!(asked(&place, "claude", &push), Ok(()));
+    assert!(denied(&place, "claude", &push).contains("approval-required"));
+    place.assert_sound();
+}
+
+fn said_of(reason: &str) -> String {
+    format!("Toolbooth denied this call: {reason} (policy-denied)\n")
+}
+
+#[test]
+fn a_window_counts_what_was_permitted() {
+    let place = ruled();
+    let write = |name: &str| {
+        let input = json!({ "file_path": name, "content": "x" });
+        asked(&place, "claude", &message("claude", "Write", input))
+    };
+    assert_eq!((write("a"), write("b")), (Ok(()), Ok(())));
+    assert_eq!(write("c"), Err(said_of("Two files an hour are enough.")));
+    // Other tools are not counted.
+    assert_eq!(asked(&place, "claude", &bash("ls")), Ok(()));
+    place.assert_sound();
+}
+
+#[test]
+fn every_failure_denies_in_a_form_that_blocks() {
+    let ls = bash("ls").to_string();
+    let check = |what: &str, place: &Place, arguments: &[&str], message: &[u8], told: &str| {
+        let output = waiting::output_of(&mut place.command(arguments), message);
+        let said = answer(&output).expect_err(what);
+        assert!(said.contains(told), "{what}: {said}");
+        // What is for the operator is not for the agent.
+        let folder = place.path().display().to_string();
+        assert!(!said.contains(&folder), "{what}: {said}");
+    };
+    let hook: &[&str] = &["hook", "claude"];
+    let fine = place("");
+    check("an empty message", &fine, hook, b"", "invalid-message");
+    check("no JSON", &fine, hook, b"{", "invalid-message");
+    check("another event", &fine, hook, b"{\"hook_event_name\":\"Stop\"}", "invalid-message");
+    check("another client", &fine, &["hook", "gemini"], ls.as_bytes(), "invalid-message");
+    check("not UTF-8", &fine, hook, b"\xff", "invalid-message");
+    let large = vec![b' '; (16 << 20) + 1];
+    check("too large", &fine, hook, &large, "more than 16777216 bytes");
+    check("no such client", &fine, &["hook", "claud"], ls.as_bytes(), "claud");
+    check("no such option", &fine, &["hook", "claude", "--no"], ls.as_bytes(), "--no");
+    let deep = format!("{}{}", r#"{"a":"#.repeat(100_000), "}".repeat(100_000));
+    check("nested deeply", &fine, hook, deep.as_bytes(), "invalid-message");
+
+    let nothing = Place::new();
+    check("no configuration", &nothing, hook, ls.as_bytes(), "hook-not-configured");
+    let of_another = Place::new();
+    of_another.write("toolbooth.toml", "[hooks.gemini]\n");
+    check("another client's", &of_another, hook, ls.as_bytes(), "hook-not-configured");
+    let untrusted = Place::foreign();
+    untrusted.write("toolbooth.toml", CONFIG);
+    check("not trusted", &untrusted, hook, ls.as_bytes(), "untrusted-configuration");
+    for (what, config) in [
+        ("no TOML", "["),
+        ("an unknown setting", "[hooks.claude]\ncolour = 1\n"),
+        ("the operator", "[hooks.claude]\ncaller = \"operator\"\n"),
+        (
+            "a runtime of this name",
+            "[hooks.claude]\n[runtimes.\"client:claude\"]\nkind = \"command\"\ncommand = \"x\"\n",
+        ),
+    ] {
+        let wrong = Place::new();
+        wrong.write("toolbooth.toml", config);
+        check(what, &wrong, hook, ls.as_bytes(), "invalid-configuration");
+    }
+    let unknown = Place::new();
+    unknown.write("toolbooth.toml", "[hooks.claude]\ncaller = \"key:nobody\"\n");
+    check("no such caller", &unknown, hook, ls.as_bytes(), "cannot decide");
+    let wrong_rules = place("[policy]\nrules = \"rules.cedar\"\n");
+    wrong_rules.write("rules.cedar", "permit (");
+    check("wrong rules", &wrong_rules, hook, ls.as_bytes(), "cannot decide");
+
+    let no_store = place("");
+    no_store.write("file", "");
+    let data = no_store.path().join("file").display().to_string();
+    let elsewhere = ["hook", "claude", "--data", &data];
+    check("the data folder is a file", &no_store, &elsewhere, ls.as_bytes(), "cannot decide");
+    let damaged = place("");
+    assert_eq!(asked(&damaged, "claude", &bash("ls")), Ok(()));
+    std::fs::write(damaged.path().join(".toolbooth/toolbooth.db"), "no database").expect("writes");
+    check("a damaged store", &damaged, hook, ls.as_bytes(), "store-unavailable");
+    let no_server = place(
+        "[lock]\nmode = \"off\"\n[store]\nurl = { secret_ref = \"env:URL\" }\ndigest_key = { secret_ref = \"env:KEY\" }\n",
+    );
+    let no_server = no_server
+        .env("URL", "postgres://nobody@127.0.0.1:1/none?connect_timeout=2")
+        .env("KEY", &"ab".repeat(32));
+    check("no database", &no_server, hook, ls.as_bytes(), "cannot decide");
+
+    for (what, more, told) in [
+        ("tools are off", "[flags]\nmcp_tools = false\n", "(tools-disabled)"),
+        ("a whitelist", "[policy]\nwhitelist = [\"calculator\"]\n", "(policy-denied)"),
+        ("hidden", "[callers.local]\ndeny = [\"claude.*\"]\n", "(unregistered-tool)"),
+        ("no grant", "[callers.local]\ngrants = [\"read:files\"]\n", "(policy-denied)"),
+        (
+            "an approval for all",
+            "[callers.local]\ngrants = [\"*\"]\n[trust]\napproval = [\"trusted\"]\n",
+            "(approval-required)",
+        ),
+    ] {
+        check(what, &place(more), hook, ls.as_bytes(), told);
+    }
+    for closed in ["2>&-", "2>/dev/full"] {
+        let line = format!("exec \"$0\" hook claude {closed}");
+        let mut command = std::process::Command::new("sh");
+        command.args(["-c", &line]).arg(toolbooth_tests::binary()).current_dir(fine.path());
+        command.env(toolbooth_tests::STATE, fine.state());
+        let output = waiting::output_of(&mut command, b"{}");
+        assert_eq!(output.status.code(), Some(2), "{closed}");
+    }
+    let paused = place("");
+    assert!(paused.run(&["pause", "--reason", "an incident"]).status.success());
+    check("paused", &paused, hook, ls.as_bytes(), "(paused)");
+    assert!(paused.run(&["resume"]).status.success());
+    assert_eq!(asked(&paused, "claude", &bash("ls")), Ok(()));
+}
+
+#[test]
+fn a_client_that_does_not_end_its_message_is_answered_in_time() {
+    let place = place("");
+    let mut command = place.command(&["hook", "claude", "--timeout", "1"]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("starts");
+    let stdin = child.stdin.take();
+    let output = child.wait_with_output().expect("ends");
+    drop(stdin);
+    let said = answer(&output).expect_err("is denied");
+    assert!(said.contains("the time is over"), "{said}");
+}
+
+#[test]
+fn no_other_door_shows_or_runs_a_tool_of_a_client() {
+    let place =
+        place("[toolsets.all]\ntools = [\"*\"]\n[toolsets.shell]\ntools = [\"claude.Bash\"]\n");
+    let (list, _) = place.json(&["list"]);
+    assert!(!list.to_string().contains("claude."), "{list}");
+    let (found, _) = place.json(&["search", "run a command of the shell"]);
+    assert!(!found.to_string().contains("claude."), "{found}");
+    let (called, exit) = place.json(&["call", "claude.Bash", "--args", r#"{"command":"ls"}"#]);
+    assert_eq!((called["error"]["code"].as_str(), exit), (Some("unregistered-tool"), 1));
+    let (planned, _) = place.json(&["plan", r#"{"tools":["claude.Bash"]}"#]);
+    assert_eq!(planned["steps"][0]["error"]["code"], "unregistered-tool", "{planned}");
+    let exported = place.run(&["export", "--for", "mcp"]);
+    assert!(!String::from_utf8_lossy(&exported.stdout).contains("claude"));
+    let gateway = place.serve();
+    let body = json!({ "toolId": "claude.Bash", "args": { "command": "ls" } }).to_string();
+    for path in ["/v1/calls", "/v1/calls?async=true"] {
+        let (_, answer) = gateway.post(path, &body);
+        assert_ne!(answer["status"], "succeeded", "{path}: {answer}");
+    }
+    let (_, tools) = gateway.get("/v1/tools");
+    assert!(!tools.to_string().contains("claude"), "{tools}");
+    for mut door in Peer::all(&place, &gateway) {
+        let listed = door.ask(1, "tools/list", json!({}));
+        assert!(!listed.to_string().contains("claude"), "{}: {listed}", door.name());
+        for name in ["claude.Bash", "claude_Bash"] {
+            let answer = door.call(2, name, json!({ "command": "ls" }));
+            assert!(answer.to_string().contains("no such tool"), "{}: {answer}", door.name());
+        }
+    }
+    for set in ["all", "shell", "client:claude", "client%3Aclaude"] {
+        let (_, answer) = gateway.post(&format!("/mcp/t/{set}"), &body);
+        assert!(!answer.to_string().contains("succeeded"), "{set}: {answer}");
+    }
+    gateway.stop();
+    let (listed, _) = place.json(&["hook", "claude", "--list"]);
+    let tools = listed["tools"].as_array().expect("tools");
+    assert!(
+        tools
+            .iter()
+            .all(|tool| tool["toolId"].as_str().is_some_and(|id| id.starts_with("claude.")))
+    );
+    assert!(tools.len() > 20);
+}
+
+#[test]
+fn further_tools_of_a_client_are_registered_like_all_others() {
+    let place = place("");
+    let entry = json!({ "version": "1.0.0", "tools": [{
+        "toolId": "claude.mcp__tiny__echo_thing", "description": "Echoes.", "category": "function",
+        "inputSchema": {
+            "type": "object", "properties": { "path": { "type": "string", "pattern": "^/etc/" } },
+        },
+        "outputSchema": {}, "capabilities": {}, "execution": { "localRuntimeId": "client:claude" },
+        "policy": { "timeoutMs": 1000, "trustLevel": "trusted" },
+    }] });
+    place.write("tools.registry.json", &entry.to_string());
+    let echo = |path: &str| message("claude", "mcp__tiny__echo_thing", json!({ "path": path }));
+    assert_eq!(asked(&place, "claude", &echo("/etc/x")), Ok(()));
+    assert!(denied(&place, "claude", &echo("/x")).contains("invalid-args"));
+    // The runtime of one client is not that of another.
+    let other = message("codex", "mcp__tiny__echo_thing", json!({ "path": "/etc/x" }));
+    assert!(denied(&place, "codex", &other).contains("unregistered-tool"));
+    let (called, _) = place.json(&["call", "claude.mcp__tiny__echo_thing"]);
+    assert_eq!(called["error"]["code"], "unregistered-tool");
+}
+
+#[test]
+fn calls_of_the_gateway_itself_pass_and_leave_no_record() {
+    let place = Place::new();
+    place.write("toolbooth.toml", "[hooks.claude]\ngateways = [\"toolbooth\"]\n");
+    let call = |tool: &str| asked(&place, "claude", &message("claude", tool, json!({})));
+    assert_eq!(call("mcp__toolbooth__pay_send"), Ok(()));
+    assert!(!place.path().join(".toolbooth/toolbooth.db").exists());
+    for other in ["mcp__toolbooths__pay", "mcp__toolbooth__x__pay", "toolbooth", "mcp__toolbooth"] {
+        assert!(call(other).expect_err(other).contains("unregistered-tool"));
+    }
+}
+
+#[test]
+fn another_caller_has_its_own_rights() {
+    let place = Place::new();
+    place.write(
+        "toolbooth.toml",
+        "[hooks.claude]\ncaller = \"key:coder\"\n[callers.coder]\nmatch = [\"key:coder\"]\n\
+         tools = [\"claude.*\"]\ngrants = [\"run:commands\"]\n",
+    );
+    assert_eq!(asked(&place, "claude", &bash("ls")), Ok(()));
+    let read = message("claude", "Read", json!({ "file_path": "/etc/passwd" }));
+    assert!(denied(&place, "claude", &read).contains("policy-denied"));
+    assert!(logs(&place).iter().all(|log| log["caller"] == "key:coder"));
+}
+
+#[test]
+fn the_printed_settings_run_the_hook() {
+    for client in CLIENTS {
+        let place = Place::new();
+        place.write("it's here/toolbooth.toml", CONFIG);
+        let config = place.path().join("it's here/toolbooth.toml").display().to_string();
+        let (settings, exit) =
+            place.json(&["hook", client, "--settings", "--timeout", "40", "--config", &config]);
+        assert_eq!(exit, 0, "{settings}");
+        let event = if client == "gemini" { "BeforeTool" } else { "PreToolUse" };
+        let hook = &settings["hooks"][event][0]["hooks"][0];
+        assert_eq!(hook["timeout"], if client == "gemini" { 55_000 } else { 55 });
+        let line = hook["command"].as_str().expect("a command");
+        assert!(line.ends_with("--timeout 40"), "{line}");
+        let mut command = std::process::Command::new("sh");
+        command.args(["-c", line]).current_dir("/").env("TOOLBOOTH_TRUST", &config);
+        let first = recorded(client).swap_remove(0);
+        let output = waiting::output_of(&mut command, first.to_string().as_bytes());
+        assert_eq!(answer(&output), Ok(()));
+        assert!(place.path().join("it's here/.toolbooth/toolbooth.db").exists());
+    }
+}
