@@ -164,6 +164,7 @@ fn settlement(
         duration_ms: 1.5,
         at,
         log: Arc::new(log),
+        documents: Vec::new(),
         events: Vec::new(),
         terminal,
         sync: true,

@@ -1,6 +1,6 @@
 //! Tests the rehearsal of rules on recorded calls, with the real gateway.
 //!
-//! Path: 5. Doc: policy.md#rehearsing
+//! Path: 5. Doc: policy.md#rehearsing, policy.md#versions, policy.md#comparing, records.md#documents
 
 use serde_json::{Value, json};
 use toolbooth_tests::Place;
@@ -196,4 +196,107 @@ fn a_past_call_is_explained_with_its_inputs() {
     assert_eq!(missing.status.code(), Some(1));
     let neither = place.run(&["policy", "explain"]);
     assert_eq!(neither.status.code(), Some(2));
+}
+
+/// Returns a registry file with a command tool, `echo.say`, whose argument has this type.
+fn registry(argument: &str, of: &str) -> String {
+    json!({ "version": "1.0.0", "tools": [{
+        "toolId": "echo.say", "description": "Says it.", "category": "function",
+        "inputSchema": {
+            "type": "object", "properties": { argument: { "type": of } },
+            "additionalProperties": false,
+        },
+        "outputSchema": {}, "capabilities": {}, "execution": { "localRuntimeId": "echo" },
+        "policy": { "timeoutMs": 10_000, "trustLevel": "trusted" },
+    }] })
+    .to_string()
+}
+
+#[test]
+fn calls_of_tools_that_have_changed_or_are_gone_are_judged_by_the_contracts_of_then() {
+    let place = Place::new();
+    let settings = "[policy]\nrules = \"rules.cedar\"\n[runtimes.echo]\nkind = \"command\"\ncommand = [\"true\"]\n";
+    place.write("toolbooth.toml", settings).write("rules.cedar", OPEN);
+    let say = |registry: &str, call: &str, args: Value| {
+        place.write("tools.registry.json", registry);
+        let args = args.to_string();
+        let (said, exit) = place.json(&["call", "echo.say", "--args", &args, "--call-id", call]);
+        assert_eq!(exit, 0, "{said}");
+    };
+    say(&registry("text", "string"), "c1", json!({ "text": "secret plans" }));
+    say(&registry("text", "string"), "c2", json!({ "text": "hello" }));
+    say(&registry("words", "string"), "c3", json!({ "words": "secret plans" }));
+    let (first, _) = place.json(&["logs", "query", "--call", "c1"]);
+    let inputs = &first["logs"][0]["decisionInputs"];
+    assert_eq!(inputs["documents"], true, "{inputs}");
+    let version = inputs["policyVersion"].as_str().expect("a version").to_owned();
+
+    let rule = |argument: &str| {
+        format!(
+            "{OPEN}@id(\"secrets\") @reason(\"No secrets.\")\n\
+             forbid (principal, action == Action::\"echo.say\", resource)\n\
+             when {{ context.args has {argument} && context.args.{argument} like \"*secret*\" }};\n"
+        )
+    };
+    place.write("words.cedar", &rule("words")).write("text.cedar", &rule("text"));
+    let replay = |rules: &str| {
+        let (found, exit) = place.json(&["policy", "replay", "--policy", rules]);
+        assert_eq!(exit, 0, "{found}");
+        let changes = found["changes"].as_array().expect("changes");
+        let mut calls: Vec<String> = changes
+            .iter()
+            .map(|change| change["callId"].as_str().expect("an id").to_owned())
+            .collect();
+        calls.sort_unstable();
+        (calls, found["reasons"].to_string())
+    };
+    // The rules fit the contract of now; the calls of then had no argument `words`.
+    let (changed, reasons) = replay("words.cedar");
+    assert_eq!(changed, ["c3"]);
+    assert!(reasons.contains("do not fit the contract that its tool had"), "{reasons}");
+    place.write("tools.registry.json", "{ \"version\": \"1.0.0\", \"tools\": [] }");
+    let (changed, reasons) = replay("text.cedar");
+    assert_eq!(changed, ["c1"]);
+    assert!(reasons.contains("do not fit the contract that its tool had"), "{reasons}");
+    let (explained, _) = place.json(&["policy", "explain", "--call", "c1"]);
+    assert_eq!(explained["now"]["decision"], "permit", "{explained}");
+
+    // The policy of then is compared with that of now, with its settings.
+    place.write("rules.cedar", &rule("text"));
+    place.write("toolbooth.toml", &format!("{settings}[budgets]\ndaily = 5\n"));
+    place.write("tools.registry.json", &registry("text", "string"));
+    let (said, _) =
+        place.json(&["call", "echo.say", "--args", r#"{"text":"hi"}"#, "--call-id", "c4"]);
+    assert_eq!(said["status"], "succeeded", "{said}");
+    let (fourth, _) = place.json(&["logs", "query", "--call", "c4"]);
+    let later = fourth["logs"][0]["decisionInputs"]["policyVersion"].as_str().expect("a version");
+    let (diff, exit) = place.json(&["policy", "diff", &version, later]);
+    assert_eq!((diff["added"][0]["id"].as_str(), exit), (Some("secrets"), 0), "{diff}");
+    assert_eq!(diff["same"], 1);
+    assert_eq!(diff["settings"][0]["name"], "budget", "{diff}");
+    let (diff, _) = place.json(&["policy", "diff", later, "rules.cedar"]);
+    assert_eq!((&diff["same"], &diff["settings"]), (&json!(2), &Value::Null), "{diff}");
+    let (unknown, exit) = place.json(&["policy", "diff", &"0".repeat(32), "rules.cedar"]);
+    assert_eq!((unknown["error"]["code"].as_str(), exit), (Some("not-found"), 1));
+    place.assert_sound();
+
+    // Without the logs that name them, the documents are removed: the day before counts as a use.
+    let database = place.path().join(".toolbooth/toolbooth.db");
+    let count = || -> i64 {
+        let connection = rusqlite::Connection::open(&database).expect("opens");
+        connection.query_row("SELECT count(*) FROM documents", [], |row| row.get(0)).expect("reads")
+    };
+    assert_eq!(count(), 4);
+    let old = rusqlite::Connection::open(&database).expect("opens");
+    old.execute("UPDATE documents SET used = '2020-01-01T00:00:00.000Z'", []).expect("is changed");
+    drop(old);
+    place.write("toolbooth.toml", &format!("{settings}[retention]\nlogs = \"1h\"\n"));
+    let (pruned, exit) = place.json(&["receipts", "prune"]);
+    assert_eq!(exit, 0, "{pruned}");
+    // Those of logs that are kept are missing now, and verification tells so.
+    assert_eq!(count(), 0, "{pruned}");
+    let (report, exit) = place.json(&["audit", "verify"]);
+    let problems = report["problems"].as_array().expect("problems");
+    assert_eq!((problems.len(), exit), (4, 1), "{report}");
+    assert!(problems.iter().all(|problem| problem["kind"] == "document-missing"), "{report}");
 }

@@ -113,7 +113,7 @@ impl Known {
                     let least = if plain.receipt { 2 } else { usize::from(plain.log) };
                     self.events.insert(call.clone(), least);
                 }
-                PruneKind::Calls | PruneKind::Approvals => (),
+                PruneKind::Calls | PruneKind::Approvals | PruneKind::Documents => (),
             }
         }
         if kind == PruneKind::Calls {

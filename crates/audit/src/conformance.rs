@@ -4,6 +4,7 @@
 #![expect(clippy::panic, clippy::expect_used, reason = "a suite reports by panicking")]
 
 pub mod approvals;
+pub mod documents;
 pub mod history;
 
 use std::sync::Arc;
@@ -143,6 +144,7 @@ pub fn settlement(
         duration_ms: 1.25,
         at: moment(2),
         log: Arc::new(row),
+        documents: Vec::new(),
         events: Vec::new(),
         terminal,
     })
@@ -190,6 +192,7 @@ pub async fn suite<L: Ledger + LedgerReads + CallQueue>(make: impl AsyncFn() -> 
     history::judges_in_the_claim(&make().await).await;
     history::counts_a_call_once(&make().await).await;
     history::are_kept_while_they_count(&make().await).await;
+    documents::are_kept_as_long_as_a_log_names_them(&make().await).await;
     old_fences_match_nothing(&make().await).await;
     settling_twice_is_settling_once(&make().await).await;
     records_are_read_back_and_verify(&make().await).await;
@@ -403,7 +406,10 @@ pub async fn records_are_read_back_and_verify<L: Ledger + LedgerReads>(ledger: &
     terminal.call_id = Some("v2".into());
     terminal.error_code = Some(ErrorCode::UnregisteredTool);
     let refused = log("v2", Some(ErrorCode::UnregisteredTool));
-    ledger.refuse(Refusal { log: Arc::new(refused.clone()), terminal }).await.expect("is recorded");
+    ledger
+        .refuse(Refusal { log: Arc::new(refused.clone()), documents: Vec::new(), terminal })
+        .await
+        .expect("is recorded");
     let noted = EventBody::new(AuditEventKind::RegistryLoaded, moment(4).text);
     ledger.record_events(vec![noted]).await.expect("is recorded");
 
@@ -674,6 +680,8 @@ async fn settle_late(ledger: &dyn Ledger, claim: Claim) {
     let mut settled = settlement(claim, IdempotencyMode::Keyed, Effect::Completed, None);
     if let Some(own) = Arc::get_mut(&mut settled) {
         own.terminal.time.clone_from(&at.text);
+        let named = |content| documents::document(content, &at);
+        documents::naming(own, named("contract"), named("policy"), &at);
         own.at = at;
     }
     ledger.settle(settled).await.expect("settles");
@@ -704,7 +712,11 @@ pub async fn every_kind_of_row<L: Ledger + LedgerReads + CallQueue>(
     first.settle(unknown).await.expect("settles");
     let left = fresh(&first, request("refused", mode, &[], "args")).await;
     let refused = settlement(left, mode, Effect::NotStarted, None);
-    let refusal = Refusal { log: Arc::clone(&refused.log), terminal: refused.terminal.clone() };
+    let refusal = Refusal {
+        log: Arc::clone(&refused.log),
+        documents: Vec::new(),
+        terminal: refused.terminal.clone(),
+    };
     first.refuse(refusal).await.expect("records");
     approvals::fill(&first).await;
     let mut limited = request("limited", mode, &[], "args");

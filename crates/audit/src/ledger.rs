@@ -19,6 +19,7 @@ use crate::approvals::{ApprovalRequest, ApprovalVerdict, Decided};
 use crate::charges::Taken;
 use crate::claim::KeyRules;
 use crate::digest::Digester;
+use crate::documents::Document;
 pub use crate::error::{Cause, LedgerError};
 use crate::history::{CountedIn, HistoryQuestion};
 pub use crate::moment::Moment;
@@ -236,6 +237,8 @@ pub struct Settlement {
     pub at: Moment,
     /// The agent log; the ledger sets receipt id and attempt if they are missing or differ.
     pub log: Arc<AgentLog>,
+    /// Documents that the log names, if the store may not have them.
+    pub documents: Vec<Document>,
     /// Additional events, written before the terminal event.
     pub events: Vec<EventBody>,
     /// The terminal event; the ledger sets the receipt digest and the log digest.
@@ -274,6 +277,8 @@ pub enum PruneKind {
     Calls,
     /// Approvals that have expired.
     Approvals,
+    /// Documents that were used last so long before that no log from then on names them.
+    Documents,
 }
 
 impl PruneKind {
@@ -286,6 +291,7 @@ impl PruneKind {
             Self::Events => "events",
             Self::Calls => "calls",
             Self::Approvals => "approvals",
+            Self::Documents => "documents",
         }
     }
 }
@@ -317,6 +323,8 @@ pub struct Pruned {
 pub struct Refusal {
     /// The agent log.
     pub log: Arc<AgentLog>,
+    /// Documents that the log names, if the store may not have them.
+    pub documents: Vec<Document>,
     /// The terminal event; the ledger sets the log digest.
     pub terminal: EventBody,
 }

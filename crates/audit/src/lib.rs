@@ -8,6 +8,7 @@ pub mod claim;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 pub mod digest;
+pub mod documents;
 pub mod error;
 pub mod export;
 pub mod heads;

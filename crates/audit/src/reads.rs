@@ -14,6 +14,7 @@ use toolbooth_contracts::receipt::Receipt;
 pub use crate::approvals::{APPROVAL_COLUMNS, ApprovalFilter, RawApproval};
 use crate::backend::pruned_range::PrunedRange;
 use crate::charges::RawBudget;
+use crate::documents::RawDocument;
 pub use crate::error::DamagedRow;
 use crate::error::LedgerError;
 pub use crate::heads::{PrunedLog, WriterHead, WriterRow};
@@ -451,6 +452,22 @@ pub trait LedgerReads: Send + Sync {
         after: Option<String>,
         limit: usize,
     ) -> Result<Vec<RawBudget>, LedgerError>;
+
+    /// Returns the text of a document that a log names.
+    ///
+    /// # Errors
+    /// [`LedgerError::Unavailable`]; [`LedgerError::Damaged`] if it cannot be read, or has another digest.
+    async fn document(&self, digest: &str) -> Result<Option<String>, LedgerError>;
+
+    /// Returns documents as stored, in pages after a digest. An empty page marks the end.
+    ///
+    /// # Errors
+    /// [`LedgerError::Unavailable`].
+    async fn document_page(
+        &self,
+        after: Option<String>,
+        limit: usize,
+    ) -> Result<Vec<RawDocument>, LedgerError>;
 
     /// Returns one asynchronous call as stored.
     ///

@@ -26,6 +26,10 @@ pub struct DecisionInputs {
     /// Whether the policy denied the call.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub denied: bool,
+    /// Whether the store keeps the contract and the policy under these digests. Logs of earlier versions do
+    /// not have it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub documents: bool,
     /// SHA-256 of the canonical contract, in hex.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub contract_digest: Option<String>,

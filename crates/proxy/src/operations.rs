@@ -72,6 +72,14 @@ impl Operations {
         self.reads.agent_logs(filter).await
     }
 
+    /// The text of a document that logs name: a contract, or a policy.
+    ///
+    /// # Errors
+    /// As [`Operations::receipt`]; [`LedgerError::Damaged`] if it has another digest.
+    pub async fn document(&self, digest: &str) -> Result<Option<String>, LedgerError> {
+        self.reads.document(digest).await
+    }
+
     /// Events, oldest first.
     ///
     /// # Errors

@@ -16,6 +16,7 @@ use toolbooth_contracts::secret::SecretShapes;
 
 use crate::catalogue::Catalogue;
 use crate::executors::Executors;
+use crate::kept_documents::KeptDocuments;
 use crate::limits::Limits;
 use crate::orders::Orders;
 use crate::payload_retention::PayloadRetention;
@@ -101,6 +102,8 @@ pub(crate) struct ProxyState {
     gap: AtomicU64,
     /// Refusals that are too frequent to be recorded one by one.
     refusal_limits: RefusalLimits,
+    /// The documents that the store has.
+    pub(crate) kept_documents: KeptDocuments,
     /// The orders of operators that are in force.
     pub(crate) orders: Orders,
     /// Stops of running calls.
@@ -125,6 +128,7 @@ impl ProxyState {
             tasks: TaskTracker::new(),
             gap: AtomicU64::new(0),
             refusal_limits: RefusalLimits::default(),
+            kept_documents: KeptDocuments::default(),
             orders: Orders::default(),
             stops: Stops::default(),
             decisions: watch::Sender::default(),

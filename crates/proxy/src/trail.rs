@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use toolbooth_audit::LedgerError;
+use toolbooth_audit::documents::Document;
 use toolbooth_audit::ledger::{Moment, Refusal};
 use toolbooth_audit::redact;
 use toolbooth_contracts::agent_log::{AgentLog, LogLevel};
@@ -21,6 +22,7 @@ use toolbooth_contracts::{
     Arguments, CallContext, Caller, ContentBlock, Effect, ErrorCode, Status, payload,
 };
 
+use crate::kept_documents::JudgedBy;
 use crate::state::ProxyState;
 
 /// Maximum bytes of any name that a caller sends.
@@ -56,7 +58,7 @@ impl Input {
 
 /// With what a call was judged, in addition to its arguments and claims.
 pub(crate) struct Judged {
-    pub(crate) contract_digest: String,
+    pub(crate) by: JudgedBy,
     pub(crate) grants: Vec<String>,
     /// When the rules judged; `None` without rules.
     pub(crate) at: Option<String>,
@@ -178,6 +180,13 @@ impl CallTrail {
         }
     }
 
+    /// Returns the documents that the log of this call names and that the store may not have.
+    pub(crate) fn documents(&self, state: &ProxyState, at: &Moment) -> Vec<Document> {
+        // Without a decision the log names none.
+        let judged = self.judged.as_deref().filter(|_| self.decision.is_some());
+        judged.map(|judged| state.kept_documents.lacking(&judged.by, at)).unwrap_or_default()
+    }
+
     /// Returns a decision with its inputs.
     fn inputs(&self, decision: &DecisionSummary) -> DecisionInputs {
         let judged = self.judged.as_deref();
@@ -186,7 +195,8 @@ impl CallTrail {
             reason: decision.reason.clone(),
             policy_version: self.policy_version.clone(),
             denied: self.is_denied,
-            contract_digest: judged.map(|judged| judged.contract_digest.clone()),
+            documents: judged.is_some(),
+            contract_digest: judged.map(|judged| judged.by.tool.contract_digest().to_owned()),
             caller: judged.map(|judged| CallerInputs::of(&self.caller, judged.grants.clone())),
             session_id: judged.and(self.context.session_id.clone()),
             judged_at: judged.and_then(|judged| judged.at.clone()),
@@ -283,7 +293,11 @@ impl CallTrail {
             log.input = log.input.map(begins);
         }
         log.receipt_id = end.receipt_id;
-        state.parts.ledger.refuse(Refusal { log: Arc::new(log), terminal }).await
+        let documents = self.documents(state, at);
+        let refusal = Refusal { log: Arc::new(log), documents: documents.clone(), terminal };
+        state.parts.ledger.refuse(refusal).await?;
+        state.kept_documents.keep(&documents, at);
+        Ok(())
     }
 }
 

@@ -55,7 +55,7 @@ fn refusal(call: usize) -> Refusal {
     let mut terminal =
         toolbooth_contracts::event::EventBody::new(AuditEventKind::PolicyDenied, moment(2).text);
     terminal.call_id = Some(log.call_id.clone());
-    Refusal { log: Arc::new(log), terminal }
+    Refusal { log: Arc::new(log), documents: Vec::new(), terminal }
 }
 
 /// Returns the numbers of agent logs of refusals and of calls.

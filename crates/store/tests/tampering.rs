@@ -16,7 +16,8 @@ use toolbooth_contracts::event::{AuditEventKind, EventBody};
 use toolbooth_store::sqlite::{self, DATABASE, SqliteOptions, SqliteReads, StoreFolder};
 
 /// Columns that can change without a verification problem, each with the reason.
-const UNSEEN: [(&str, &str, &str); 6] = [
+const UNSEEN: [(&str, &str, &str); 7] = [
+    ("documents", "used", "when it was used last: one that is removed too early is missing"),
     ("orders", "used", "a hint for operators: when a key was last used"),
     ("stale", "*", "blocks of logs that pruning looks at again"),
     ("sqlite_sequence", "*", "SQLite's own counters: it goes on from the largest row as well"),

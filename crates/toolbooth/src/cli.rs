@@ -464,12 +464,14 @@ pub(crate) enum Policy {
         shown: Shown,
     },
     /// Compares two sets of rules, rule by rule.
-    #[command(after_help = "Example:\n  toolbooth policy diff rules stricter-rules")]
+    #[command(
+        after_help = "Examples:\n  toolbooth policy diff rules stricter-rules\n  toolbooth policy diff 15b57a02025accaa803ded9608c99b85 rules"
+    )]
     Diff {
-        /// The first rules, a file or a folder.
-        before: PathBuf,
-        /// The second rules, a file or a folder.
-        after: PathBuf,
+        /// The first rules: a file, a folder, or a version of the policy that was in force.
+        before: String,
+        /// The second rules: a file, a folder, or a version.
+        after: String,
         #[command(flatten)]
         shown: Shown,
     },

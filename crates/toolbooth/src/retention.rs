@@ -14,6 +14,8 @@ pub(crate) fn retained(loaded: &Loaded) -> Result<Vec<(PruneKind, String)>, Fail
     let kinds = [
         (PruneKind::Receipts, &retention.receipts, "retention.receipts"),
         (PruneKind::Logs, &retention.logs, "retention.logs"),
+        // After the logs that name them.
+        (PruneKind::Documents, &retention.logs, "retention.logs"),
         (PruneKind::Events, &retention.audit, "retention.audit"),
         (PruneKind::Calls, &retention.calls, "retention.calls"),
         (PruneKind::Approvals, &retention.approvals, "retention.approvals"),

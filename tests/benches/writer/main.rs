@@ -154,6 +154,7 @@ impl Call {
             duration_ms: 1.5,
             at,
             log: release::log(log),
+            documents: Vec::new(),
             events: Vec::new(),
             terminal,
             sync: self.sync,

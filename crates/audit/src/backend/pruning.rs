@@ -257,6 +257,8 @@ pub struct Removal {
     pub calls: Vec<CallName>,
     /// Approvals, by their ids.
     pub approvals: Vec<String>,
+    /// Documents that no log names any more, by their digests.
+    pub documents: Vec<String>,
     /// An examined block: its writer and number. It no longer counts as stale.
     pub looked_at: Option<(String, u64)>,
     /// The progress in the log of a writer.
@@ -269,7 +271,7 @@ impl Removal {
     pub fn count(&self) -> u64 {
         let logs: usize = self.logs.values().map(Vec::len).sum();
         let events = self.events.as_ref().map_or(0, |(_, cut)| cut.removed.len());
-        (logs + events + self.calls.len() + self.approvals.len()) as u64
+        (logs + events + self.calls.len() + self.approvals.len() + self.documents.len()) as u64
     }
 }
 

@@ -24,6 +24,7 @@ use crate::charges::RawBudget;
 use crate::checkpoint::Due;
 use crate::claim::ClaimEvent;
 use crate::digest::Digester;
+use crate::documents::RawDocument;
 use crate::history::{WindowName, WindowTotals};
 use crate::ledger::{
     ClaimRequest, Claimed, Ledger, LedgerError, Moment, Prune, Pruned, Refusal, Resolution,
@@ -352,6 +353,18 @@ impl<R: StepRunner> LedgerReads for Recorder<R> {
         limit: usize,
     ) -> Result<Vec<RawBudget>, LedgerError> {
         self.runner.reads().budget_page(after, limit).await
+    }
+
+    async fn document(&self, digest: &str) -> Result<Option<String>, LedgerError> {
+        self.runner.reads().document(digest).await
+    }
+
+    async fn document_page(
+        &self,
+        after: Option<String>,
+        limit: usize,
+    ) -> Result<Vec<RawDocument>, LedgerError> {
+        self.runner.reads().document_page(after, limit).await
     }
 
     async fn queued(&self, caller: &str, call_id: &str) -> Result<Option<RawCall>, LedgerError> {

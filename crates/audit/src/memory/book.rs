@@ -21,6 +21,7 @@ use crate::backend::working::{
 };
 use crate::backend::writer::{Backend, Failure, LogEnd};
 use crate::charges::BudgetRow;
+use crate::documents::used_before;
 use crate::history::{WindowName, WindowTotals, row_of};
 use crate::ledger::LedgerError;
 use crate::orders::RawOrder;
@@ -58,6 +59,8 @@ pub(super) struct MemoryState {
     pub(super) history: BTreeMap<(String, i64, String), HistoryEntry>,
     pub(super) orders: BTreeMap<OrderName, Order>,
     key_uses: BTreeMap<String, String>,
+    /// Documents by their digests: their texts, and when they were used last.
+    pub(super) documents: BTreeMap<String, (String, String)>,
     /// The canonical form of each event, parsed only on request.
     events: Vec<Box<str>>,
     /// The JSON of each agent log, and the place of its event.
@@ -87,6 +90,7 @@ impl MemoryState {
             history: BTreeMap::new(),
             orders: BTreeMap::new(),
             key_uses: BTreeMap::new(),
+            documents: BTreeMap::new(),
             events: Vec::new(),
             logs: Vec::new(),
             calls: BTreeMap::new(),
@@ -284,6 +288,16 @@ impl MemoryState {
                 let old = self.approvals.iter().filter(is_old).take(limit);
                 set.surveyed.removal.approvals = old.map(|(id, _)| id.clone()).collect();
             }
+            StoreQuery::PrunableDocuments(before, limit) => {
+                let is_old_log = |text: &str| read(text).is_some_and(|log| log.timestamp < before);
+                if self.logs.iter().any(|(text, _)| is_old_log(text)) {
+                    return;
+                }
+                let used_before = used_before(&before);
+                let old = self.documents.iter().filter(|(_, (_, used))| *used < used_before);
+                let digests = old.take(limit).map(|(digest, _)| digest.clone());
+                set.surveyed.removal.documents = digests.collect();
+            }
         }
     }
 
@@ -339,6 +353,13 @@ impl MemoryState {
         self.events.extend(batch.events.iter().map(|placed| placed.bytes.as_str().into()));
         let logs = batch.logs.iter();
         self.logs.extend(logs.map(|(log, seq)| (log.record.text.as_str().into(), *seq)));
+        for (digest, document) in batch.documents() {
+            let new = || (document.text.clone(), document.used.clone());
+            let (_, used) = self.documents.entry(digest.to_owned()).or_insert_with(new);
+            if *used < document.renewed_before() {
+                used.clone_from(&document.used);
+            }
+        }
         for (name, call) in &batch.calls {
             let place = self.calls.get(name).map_or(self.next_place, |(place, _)| *place);
             self.next_place = self.next_place.max(place.saturating_add(1));
@@ -358,6 +379,9 @@ impl MemoryState {
         }
         for id in &removal.approvals {
             self.approvals.remove(id);
+        }
+        for digest in &removal.documents {
+            self.documents.remove(digest);
         }
     }
 }

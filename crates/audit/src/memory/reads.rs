@@ -13,6 +13,7 @@ use crate::backend::pruning::PrunedRange;
 use crate::backend::recorder::StepRunner;
 use crate::backend::working::CallName;
 use crate::charges::{BudgetRow, RawBudget};
+use crate::documents::RawDocument;
 use crate::history::{WindowName, WindowTotals};
 use crate::ledger::LedgerError;
 use crate::orders::RawOrder;
@@ -229,6 +230,25 @@ impl LedgerReads for Memory {
         let raw = |(key, row): (&String, &BudgetRow)| RawBudget {
             key: key.clone(),
             row: Some(row.clone()),
+        };
+        Ok(later.take(limit).map(raw).collect())
+    }
+
+    async fn document(&self, digest: &str) -> Result<Option<String>, LedgerError> {
+        Ok(self.book().documents.get(digest).map(|(text, _)| text.clone()))
+    }
+
+    async fn document_page(
+        &self,
+        after: Option<String>,
+        limit: usize,
+    ) -> Result<Vec<RawDocument>, LedgerError> {
+        let book = self.book();
+        let later = book.documents.iter();
+        let later = later.filter(|(digest, _)| after.as_ref().is_none_or(|after| *digest > after));
+        let raw = |(digest, (text, _)): (&String, &(String, String))| RawDocument {
+            digest: digest.clone(),
+            text: Some(text.clone()),
         };
         Ok(later.take(limit).map(raw).collect())
     }

@@ -84,6 +84,21 @@ impl ReceiptFields {
 #[serde(rename_all = "camelCase")]
 pub(super) struct LogFields {
     pub(super) timestamp: String,
+    #[serde(default)]
+    pub(super) decision_inputs: Option<NamedDocuments>,
+}
+
+/// The documents that a log names.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct NamedDocuments {
+    /// Whether they were kept with it.
+    #[serde(default)]
+    pub(super) documents: bool,
+    #[serde(default)]
+    pub(super) policy_version: String,
+    #[serde(default)]
+    pub(super) contract_digest: Option<String>,
 }
 
 /// A record with its digest and parsed fields.

@@ -9,6 +9,7 @@
 mod approvals;
 mod budgets;
 mod chain;
+mod documents;
 mod event_fields;
 mod export;
 mod orders;

@@ -5,6 +5,7 @@
 use super::records::Records;
 use crate::LedgerReads;
 use crate::charges::RawBudget;
+use crate::documents::RawDocument;
 use crate::ledger::LedgerError;
 use crate::queue::RawCall;
 use crate::reads::DamagedRow;
@@ -57,6 +58,24 @@ pub(super) async fn budgets(
         let Some(last) = page.last() else { return Ok(()) };
         let next = Some(last.key.clone());
         progress("budgets", &after, &next)?;
+        after = next;
+        page.iter().for_each(&mut each);
+    }
+}
+
+/// Calls `each` for every document.
+pub(super) async fn documents(
+    reads: &dyn LedgerReads,
+    mut each: impl FnMut(&RawDocument),
+) -> Result<(), LedgerError> {
+    /// Documents of a page, which can be large.
+    const PAGE: usize = 100;
+    let mut after = None;
+    loop {
+        let page = reads.document_page(after.clone(), PAGE).await?;
+        let Some(last) = page.last() else { return Ok(()) };
+        let next = Some(last.digest.clone());
+        progress("documents", &after, &next)?;
         after = next;
         page.iter().for_each(&mut each);
     }

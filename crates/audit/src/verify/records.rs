@@ -12,6 +12,7 @@ use toolbooth_contracts::receipt::{AuditPlace, Receipt};
 
 use super::approvals::Approvals;
 use super::budgets::Budgets;
+use super::documents::Documents;
 use super::event_fields::{EventFields, LogFields, Read, ReceiptFields, Record, fits, is_name};
 use super::orders::Orders;
 use super::report::Problems;
@@ -21,6 +22,7 @@ use crate::backend::working::CallName;
 use crate::charges::RawBudget;
 use crate::claim::holds_keys;
 use crate::digest::Digester;
+use crate::documents::RawDocument;
 use crate::history::row_of;
 use crate::orders::RawOrder;
 use crate::queue::{QueueState, RawCall};
@@ -94,6 +96,7 @@ pub(super) struct Records<'e> {
     approvals: Approvals,
     orders: Orders,
     budgets: Budgets,
+    documents: Documents,
     /// Missing receipts that held keys after an event.
     absent: BTreeMap<String, Absent>,
     /// The number of operator resolutions of receipts, by events and by their fences.
@@ -125,6 +128,7 @@ impl<'e> Records<'e> {
             approvals: Approvals::default(),
             orders: Orders::default(),
             budgets: Budgets::default(),
+            documents: Documents::default(),
             absent: BTreeMap::new(),
             resolved: BTreeMap::new(),
             fences: BTreeMap::new(),
@@ -185,6 +189,22 @@ impl<'e> Records<'e> {
         }
     }
 
+    /// Checks a document.
+    pub(super) fn document(&mut self, raw: &RawDocument) {
+        self.documents.document(raw, &mut self.problems);
+    }
+
+    /// Returns the documents that logs name and that were not found.
+    pub(super) fn take_missing_documents(&mut self) -> Vec<(String, (String, u64))> {
+        self.documents.take_missing()
+    }
+
+    /// Reports a document that does not exist.
+    pub(super) fn missing_document(&mut self, digest: &str, (writer, seq): &(String, u64)) {
+        let message = format!("the document {digest}, which an agent log names, is missing");
+        self.problems.add("document-missing", writer, *seq, message);
+    }
+
     /// Reads an event that was written after the heads were read; only its dispatch of a receipt is
     /// counted.
     pub(super) fn later(&mut self, read: &Read) {
@@ -207,6 +227,9 @@ impl<'e> Records<'e> {
             }
             (Some(digest), Some(record)) => {
                 self.counted.logs += 1;
+                if let Some(log) = &record.fields {
+                    self.documents.log(read, log);
+                }
                 let row =
                     record.fields.as_ref().is_some_and(|own| log_fits(&record.raw.columns, own));
                 if !row || !record.is_named_by(digest) {

@@ -11,7 +11,7 @@ use toolbooth_contracts::receipt::AuditPlace;
 use super::TrustAnchors;
 use super::chain::Chains;
 use super::event_fields::read;
-use super::pages::{PAGE, approvals, budgets, calls, orders, progress};
+use super::pages::{PAGE, approvals, budgets, calls, documents, orders, progress};
 use super::records::{Records, UnresolvedReceipt};
 use super::report::{Problems, VerifyReport};
 use super::survey::{Expectations, LogFindings, is_milestone};
@@ -63,7 +63,14 @@ async fn read_store(
         records.key_ids(&known);
     }
     calls(reads, |raw| records.kept_call(&raw.call.caller, &raw.call.call_id)).await?;
+    // Documents are read before the logs that name them, and those that are missing once more afterwards.
+    documents(reads, |raw| records.document(raw)).await?;
     let beyond = replay(reads, &ends, &mut chains, &mut records).await?;
+    for (digest, place) in records.take_missing_documents() {
+        if reads.document(&digest).await.is_ok_and(|text| text.is_none()) {
+            records.missing_document(&digest, &place);
+        }
+    }
     approvals(reads, &mut records).await?;
     orders(reads, &mut records).await?;
     let is_known =

@@ -18,6 +18,7 @@ mod parties;
 #[cfg(test)]
 mod properties;
 mod reads;
+mod recorded;
 mod schema;
 mod scope;
 mod set;

@@ -2,6 +2,8 @@
 //!
 //! Path: 5. Doc: call-path.md#stages
 
+use std::sync::Arc;
+
 use toolbooth_contracts::GuardedArguments;
 use toolbooth_contracts::history::History;
 use toolbooth_policy::{AskedCall, Permit};
@@ -9,6 +11,7 @@ use toolbooth_policy::{AskedCall, Permit};
 use super::guard::Guarded;
 use super::resolve::FoundTool;
 use crate::entry::Refused;
+use crate::kept_documents::JudgedBy;
 use crate::state::ProxyState;
 use crate::trail::Judged;
 
@@ -39,7 +42,7 @@ pub(super) fn authorize(state: &ProxyState, guarded: Guarded) -> Result<Authoriz
     let grants = grants.unwrap_or_default().iter().map(|grant| grant.as_str().to_owned());
     let approval = permit.as_ref().ok().and_then(|permit| permit.approval());
     trail.judged = Some(Box::new(Judged {
-        contract_digest: found.tool.contract_digest().to_owned(),
+        by: JudgedBy { world: Arc::clone(&found.world), tool: Arc::clone(&found.tool) },
         grants: grants.collect(),
         approval: approval.map(|need| need.rule.clone()),
         windows: permit

@@ -111,6 +111,7 @@ fn settlement(state: &ProxyState, screened: Screened) -> (Arc<Settlement>, ToolR
     log.internal = internal.map(|text| state.parts.shapes.redact(&text).into_owned());
     log.receipt_id = Some(claim.receipt_id().to_owned());
     log.attempt = claim.attempt();
+    let documents = trail.documents(state, &at);
     let settlement = Arc::new(Settlement {
         claim,
         mode: tool.contract().idempotency.mode,
@@ -124,6 +125,7 @@ fn settlement(state: &ProxyState, screened: Screened) -> (Arc<Settlement>, ToolR
         duration_ms,
         at,
         log: Arc::new(log),
+        documents,
         events,
         terminal,
         sync: must_last(tool.contract()),
@@ -161,7 +163,12 @@ async fn settle_until_done(
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(Duration::from_secs(1));
             }
-            done => return done,
+            done => {
+                if done.is_ok() {
+                    state.kept_documents.keep(&settlement.documents, &settlement.at);
+                }
+                return done;
+            }
         }
     }
 }

@@ -16,6 +16,7 @@ use toolbooth_audit::backend::writer::Failure;
 use toolbooth_audit::charges::BudgetRow;
 use toolbooth_audit::checkpoint;
 use toolbooth_audit::digest::sha256_hex;
+use toolbooth_audit::documents::used_before;
 use toolbooth_audit::queue::{QueuedCall, RawCall};
 use toolbooth_contracts::approval::Approval;
 
@@ -323,6 +324,11 @@ impl Session {
                 let given = given![before, limited(limit)];
                 let rows = self.ask(&s.prunable_approvals, &given).await.map_err(failed)?;
                 set.surveyed.removal.approvals = rows.iter().map(|row| row.get(0)).collect();
+            }
+            StoreQuery::PrunableDocuments(before, limit) => {
+                let given = given![used_before(&before), before, limited(limit)];
+                let rows = self.ask(&s.prunable_documents, &given).await.map_err(failed)?;
+                set.surveyed.removal.documents = rows.iter().map(|row| row.get(0)).collect();
             }
             StoreQuery::NextCall(running) => {
                 let running: Vec<String> = running

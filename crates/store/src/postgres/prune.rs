@@ -257,6 +257,10 @@ impl Session {
             let ids: Vec<&str> = removal.approvals.iter().map(String::as_str).collect();
             writes.push((&s.remove_approvals, vec![Box::new(ids)]));
         }
+        if !removal.documents.is_empty() {
+            let digests: Vec<&str> = removal.documents.iter().map(String::as_str).collect();
+            writes.push((&s.remove_documents, vec![Box::new(digests)]));
+        }
         if !removal.calls.is_empty() {
             let (callers, ids): (Vec<&str>, Vec<&str>) = removal
                 .calls

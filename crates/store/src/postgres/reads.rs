@@ -11,6 +11,7 @@ use toolbooth_audit::backend::merkle::Hash;
 use toolbooth_audit::backend::pruning::PrunedRange;
 use toolbooth_audit::backend::working::CallName;
 use toolbooth_audit::charges::RawBudget;
+use toolbooth_audit::documents::{RawDocument, checked};
 use toolbooth_audit::history::{WindowName, WindowTotals};
 use toolbooth_audit::orders::RawOrder;
 use toolbooth_audit::queue::RawCall;
@@ -29,6 +30,7 @@ use super::rows::{call, head, log_text, raw_budget, raw_order, window};
 use super::statements::{CALL, EVENT, HEAD, VOUCHED, VOUCHED_ORDERS, VOUCHING, WINDOWS};
 use super::{clean, schema, unavailable};
 use crate::digits::{made_ms, uuid};
+use crate::packing;
 use crate::{Unreadable, body};
 
 /// Read access to a store, without a writer.
@@ -758,6 +760,32 @@ impl LedgerReads for PostgresReads {
             count(limit)
         );
         Ok(self.rows(&sql, &conditions).await?.iter().map(raw_budget).collect())
+    }
+
+    async fn document(&self, digest: &str) -> Result<Option<String>, LedgerError> {
+        let mut conditions = Conditions::default();
+        conditions.text("digest =", Some(digest.to_owned()));
+        let sql = format!("SELECT zbody FROM documents {}", conditions.shown());
+        let rows = self.rows(&sql, &conditions).await?;
+        let Some(row) = rows.first() else { return Ok(None) };
+        checked(digest, packing::unpack(row.get(0)).ok()).map(Some)
+    }
+
+    async fn document_page(
+        &self,
+        after: Option<String>,
+        limit: usize,
+    ) -> Result<Vec<RawDocument>, LedgerError> {
+        let mut conditions = Conditions::default();
+        conditions.text("digest >", after);
+        let sql = format!(
+            "SELECT digest, zbody FROM documents {} ORDER BY digest LIMIT {}",
+            conditions.shown(),
+            count(limit)
+        );
+        let raw =
+            |row: &Row| RawDocument { digest: row.get(0), text: packing::unpack(row.get(1)).ok() };
+        Ok(self.rows(&sql, &conditions).await?.iter().map(raw).collect())
     }
 
     async fn queued(&self, caller: &str, call_id: &str) -> Result<Option<RawCall>, LedgerError> {

@@ -7,7 +7,7 @@
 use tokio_postgres::{Client, Error};
 
 /// The newest version that this build knows.
-pub(super) const VERSION: i32 = 8;
+pub(super) const VERSION: i32 = 9;
 /// The first version with records that this build reads. Missing data is written when a writer
 /// begins.
 pub(super) const READABLE: i32 = 6;
@@ -224,12 +224,16 @@ CREATE INDEX budgets_day ON budgets (day);
 /// Until then, the version of the database shows a writer that such data exists.
 const V7: &str = "ALTER TABLE writers DROP COLUMN IF EXISTS pruned;";
 
-/// Changes nothing: [`HISTORY`] is applied before.
+/// Changes nothing: [`ADDED`] is applied before.
 const V8: &str = "";
 
-/// Adds what receipts count in the windows of the policy, and an index of undecided approvals. Steps use
-/// it, so it is there before a writer takes over the records of an earlier version.
-const HISTORY: &str = "
+/// Changes nothing: [`ADDED`] is applied before.
+const V9: &str = "";
+
+/// Adds what receipts count in the windows of the policy, an index of undecided approvals, and the documents
+/// that logs name. Steps use them, so they are there before a writer takes over the records of an earlier
+/// version.
+const ADDED: &str = "
 CREATE TABLE IF NOT EXISTS history (
     key text COLLATE \"C\" NOT NULL,
     at_ms bigint NOT NULL,
@@ -241,6 +245,11 @@ CREATE TABLE IF NOT EXISTS history (
 CREATE INDEX IF NOT EXISTS history_receipt ON history (receipt_id, until_ms);
 CREATE INDEX IF NOT EXISTS approvals_pending ON approvals (caller, approval_id)
     WHERE state = 'pending';
+CREATE TABLE IF NOT EXISTS documents (
+    digest text COLLATE \"C\" PRIMARY KEY,
+    zbody bytea NOT NULL,
+    used text COLLATE \"C\" NOT NULL
+);
 ";
 
 /// Whether a database of this version has records that a writer must take over.
@@ -253,7 +262,7 @@ pub(super) async fn is_readable(client: &Client, version: i32) -> Result<bool, E
     if version < READABLE {
         return Ok(false);
     }
-    let sql = "SELECT to_regclass('history') IS NOT NULL";
+    let sql = "SELECT to_regclass('documents') IS NOT NULL";
     Ok(client.query_one(sql, &[]).await?.get(0))
 }
 
@@ -290,14 +299,14 @@ pub(super) async fn migrate(client: &mut Client, to: i32) -> Result<i32, Error> 
         // A writer that waits for this lock sees the new version afterwards, and ends its work.
         transaction.batch_execute("LOCK TABLE writers IN EXCLUSIVE MODE").await?;
     }
-    for (version, script) in (1i32..).zip([V1, V2, V3, V4, V5, V6, V7, V8]) {
+    for (version, script) in (1i32..).zip([V1, V2, V3, V4, V5, V6, V7, V8, V9]) {
         if found < version && version <= to {
             transaction.batch_execute(script).await?;
             transaction.execute("UPDATE toolbooth_version SET version = $1", &[&version]).await?;
         }
     }
     if found < VERSION && READABLE <= to {
-        transaction.batch_execute(HISTORY).await?;
+        transaction.batch_execute(ADDED).await?;
     }
     transaction.commit().await?;
     Ok(found)

@@ -193,6 +193,11 @@ statements! {
                           WHERE coalesce(substring(body FROM '"expiresAt":"([^"]*)"'),
                               substring(body FROM '"requestedAt":"([^"]*)"')) < $1
                           ORDER BY approval_id LIMIT $2 FOR UPDATE SKIP LOCKED"#;
+    // Without `FOR UPDATE`, a use that another replica states meanwhile would be lost.
+    prunable_documents = "SELECT digest FROM documents
+                          WHERE used < $1 AND NOT EXISTS (SELECT 1 FROM agent_logs WHERE time < $2)
+                          ORDER BY digest LIMIT $3 FOR UPDATE SKIP LOCKED";
+    remove_documents = "DELETE FROM documents WHERE digest = ANY($1)";
     remove_approvals = "DELETE FROM approvals WHERE approval_id = ANY($1)";
     remove_calls = "DELETE FROM queue q USING unnest($1::text[], $2::text[]) AS n (caller, call_id)
                     WHERE q.caller = n.caller AND q.call_id = n.call_id";
@@ -252,6 +257,12 @@ statements! {
                 SELECT $1::text, n.seq, n.time, n.zbody, n.shared
                 FROM unnest($2::bigint[], $3::text[], $4::bytea[], $5::text[])
                     AS n (seq, time, zbody, shared)";
+    // A row is written anew only if its use is old, because it can be large.
+    put_documents = "INSERT INTO documents (digest, zbody, used)
+                     SELECT n.digest, n.zbody, n.used
+                     FROM unnest($1::text[], $2::bytea[], $3::text[]) AS n (digest, zbody, used)
+                     ON CONFLICT (digest) DO UPDATE SET used = excluded.used
+                         WHERE documents.used < $4";
     put_calls = "INSERT INTO queue (caller, call_id, request, enqueued, state, finished, worker,
                      deliveries, cancel, progress, result, queued_by, finished_by, mac,
                      identity)

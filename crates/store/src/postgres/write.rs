@@ -13,6 +13,7 @@ use toolbooth_audit::backend::chain::Head;
 use toolbooth_audit::backend::working::{Batch, ReceiptChange, ReceiptWrite};
 use toolbooth_audit::backend::writer::Failure;
 use toolbooth_audit::charges::BudgetRow;
+use toolbooth_audit::documents::Document;
 use toolbooth_audit::queue::QueuedCall;
 use toolbooth_audit::reads::MILESTONES;
 use toolbooth_contracts::approval::Approval;
@@ -140,6 +141,17 @@ fn log_columns<'b>(writer: &'b str, batch: &'b Batch) -> Result<Parameters<'b>, 
     Ok(given![writer, seqs, times, packed, shared])
 }
 
+fn document_columns<'b>(
+    documents: &BTreeMap<&'b str, &'b Document>,
+) -> Result<Parameters<'b>, Failure> {
+    let digests: Vec<&str> = documents.keys().copied().collect();
+    let pack = |document: &&Document| packing::pack(&document.text).map_err(unreadable);
+    let packed: Vec<_> = documents.values().map(pack).collect::<Result<_, _>>()?;
+    let used: Vec<&str> = documents.values().map(|document| document.used.as_str()).collect();
+    let renewed = documents.values().map(|document| document.renewed_before()).min();
+    Ok(given![digests, packed, used, renewed.unwrap_or_default()])
+}
+
 fn text_of_part(part: Part) -> String {
     format!("{},{},{}", part.own, part.given, part.len)
 }
@@ -260,6 +272,10 @@ impl Session {
         }
         if !batch.logs.is_empty() {
             writes.push((&s.put_logs, log_columns(to.writer(), batch)?));
+        }
+        let documents = batch.documents();
+        if !documents.is_empty() {
+            writes.push((&s.put_documents, document_columns(&documents)?));
         }
         if !batch.calls.is_empty() {
             writes.push((&s.put_calls, call_columns(batch)));

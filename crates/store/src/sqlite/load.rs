@@ -191,6 +191,9 @@ impl Transaction<'_> {
             StoreQuery::PrunableApprovals(before, limit) => {
                 set.surveyed.removal.approvals = self.prunable_approvals(&before, limit)?;
             }
+            StoreQuery::PrunableDocuments(before, limit) => {
+                set.surveyed.removal.documents = self.prunable_documents(&before, limit, set)?;
+            }
             StoreQuery::NextCall(own) => {
                 set.surveyed.call = match self.next_call(&own)? {
                     Some(call) => Some(RawCall {

@@ -10,6 +10,7 @@ use toolbooth_audit::backend::merkle::{Hash, leaf_hash};
 use toolbooth_audit::backend::pruning::{self, BLOCK, EventRules, Piece, PrunedRange, Removal};
 use toolbooth_audit::backend::working::{CallName, WorkingSet};
 use toolbooth_audit::backend::writer::Failure;
+use toolbooth_audit::documents::used_before;
 use toolbooth_audit::reads::PrunedLog;
 use toolbooth_contracts::receipt::AuditPlace;
 
@@ -128,6 +129,21 @@ impl Transaction<'_> {
         let sql =
             "SELECT caller, call_id FROM queue WHERE finished < ?1 ORDER BY finished LIMIT ?2";
         self.all(sql, (before, limited(limit)), |row| Ok((row.get(0)?, row.get(1)?)))
+    }
+
+    /// Returns documents that no log from `before` on names; none while there are earlier logs.
+    pub(super) fn prunable_documents(
+        &self,
+        before: &str,
+        limit: usize,
+        set: &mut WorkingSet,
+    ) -> Result<Vec<String>, Failure> {
+        self.prunable_logs(before, 1, set)?;
+        if !std::mem::take(&mut set.surveyed.removal.logs).is_empty() {
+            return Ok(Vec::new());
+        }
+        let sql = "SELECT digest FROM documents WHERE used < ?1 ORDER BY digest LIMIT ?2";
+        self.all(sql, (used_before(before), limited(limit)), |row| row.get(0))
     }
 
     /// Returns approvals that have expired before a time.
@@ -355,6 +371,9 @@ impl Transaction<'_> {
         }
         for id in &removal.approvals {
             self.execute("DELETE FROM approvals WHERE approval_id = ?1", [id])?;
+        }
+        for digest in &removal.documents {
+            self.execute("DELETE FROM documents WHERE digest = ?1", [digest])?;
         }
         Ok(())
     }

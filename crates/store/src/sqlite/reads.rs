@@ -14,6 +14,7 @@ use toolbooth_audit::LedgerError;
 use toolbooth_audit::backend::pruning::PrunedRange;
 use toolbooth_audit::backend::working::CallName;
 use toolbooth_audit::charges::RawBudget;
+use toolbooth_audit::documents::{RawDocument, checked};
 use toolbooth_audit::history::{WindowName, WindowTotals};
 use toolbooth_audit::orders::RawOrder;
 use toolbooth_audit::queue::{QueuedCall, RawCall};
@@ -556,6 +557,35 @@ fn budget_page(
     })
 }
 
+fn document(database: &Connection, digest: &str) -> Result<Option<String>, LedgerError> {
+    let sql = "SELECT body FROM documents WHERE digest = ?1";
+    let body: Option<Vec<u8>> = database
+        .prepare_cached(sql)
+        .and_then(|mut statement| statement.query_row([digest], |row| row.get(0)).optional())
+        .map_err(unavailable)?;
+    let Some(body) = body else { return Ok(None) };
+    checked(digest, packing::unpack(&body).ok()).map(Some)
+}
+
+fn document_page(
+    database: &Connection,
+    after: Option<String>,
+    limit: usize,
+) -> Result<Vec<RawDocument>, LedgerError> {
+    let sql = "SELECT digest, body FROM documents WHERE ?1 IS NULL OR digest > ?1
+               ORDER BY digest LIMIT ?2";
+    let mut statement = database.prepare_cached(sql).map_err(unavailable)?;
+    let read = |row: &rusqlite::Row<'_>| {
+        let at: RawText = row.get(0)?;
+        let digest = at.text().map(str::to_owned);
+        let text = packing::unpack(&row.get::<_, Vec<u8>>(1)?).ok();
+        Ok((Some(at), digest.map(|digest| RawDocument { digest, text })))
+    };
+    readable(after.map(|digest| RawText(digest.into_bytes())), limit, |after| {
+        statement.query_map((after, limited(limit)), read)?.collect()
+    })
+}
+
 /// Returns the rows that pages omit, because a text in them is not UTF-8.
 fn unreadable_rows(database: &Connection) -> Result<Vec<DamagedRow>, LedgerError> {
     let mut found = Vec::new();
@@ -563,6 +593,7 @@ fn unreadable_rows(database: &Connection) -> Result<Vec<DamagedRow>, LedgerError
         ("approvals", "approval_id, approval_id".to_owned()),
         ("queue", format!("place, {CALL}")),
         ("budgets", "key, key".to_owned()),
+        ("documents", "digest, digest".to_owned()),
     ] {
         let sql = format!("SELECT {columns} FROM {table}");
         let mut statement = database.prepare_cached(&sql).map_err(unavailable)?;
@@ -713,6 +744,19 @@ impl LedgerReads for SqliteReads {
         limit: usize,
     ) -> Result<Vec<RawBudget>, LedgerError> {
         self.run(move |reader| budget_page(&reader.database, after, limit)).await
+    }
+
+    async fn document(&self, digest: &str) -> Result<Option<String>, LedgerError> {
+        let digest = digest.to_owned();
+        self.run(move |reader| document(&reader.database, &digest)).await
+    }
+
+    async fn document_page(
+        &self,
+        after: Option<String>,
+        limit: usize,
+    ) -> Result<Vec<RawDocument>, LedgerError> {
+        self.run(move |reader| document_page(&reader.database, after, limit)).await
     }
 
     async fn queued(&self, caller: &str, call_id: &str) -> Result<Option<RawCall>, LedgerError> {

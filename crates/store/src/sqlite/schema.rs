@@ -10,7 +10,7 @@ use crate::body;
 use crate::packing;
 
 /// The newest version that this build knows.
-pub(super) const VERSION: i64 = 9;
+pub(super) const VERSION: i64 = 10;
 /// The first version with records that this build reads. Missing data is written when a writer
 /// begins.
 pub(super) const READABLE: i64 = 7;
@@ -249,12 +249,16 @@ const V8: &str = "";
 /// Until then, the version of the database shows a writer that such data exists.
 const V8_OF_OLD: &str = "ALTER TABLE writers DROP COLUMN pruned;";
 
-/// Changes nothing: [`HISTORY`] is applied before.
+/// Changes nothing: [`ADDED`] is applied before.
 const V9: &str = "";
 
-/// Adds what receipts count in the windows of the policy, and an index of undecided approvals. Steps use
-/// it, so it is there before a writer takes over the records of an earlier version.
-const HISTORY: &str = "
+/// Changes nothing: [`ADDED`] is applied before.
+const V10: &str = "";
+
+/// Adds what receipts count in the windows of the policy, an index of undecided approvals, and the documents
+/// that logs name. Steps use them, so they are there before a writer takes over the records of an earlier
+/// version.
+const ADDED: &str = "
 CREATE TABLE IF NOT EXISTS history (
     key TEXT NOT NULL,
     at_ms INTEGER NOT NULL,
@@ -266,6 +270,11 @@ CREATE TABLE IF NOT EXISTS history (
 CREATE INDEX IF NOT EXISTS history_receipt ON history (receipt, until_ms);
 CREATE INDEX IF NOT EXISTS approvals_pending ON approvals (caller, approval_id)
     WHERE state = 'pending';
+CREATE TABLE IF NOT EXISTS documents (
+    digest TEXT PRIMARY KEY,
+    body BLOB NOT NULL,
+    used TEXT NOT NULL
+) STRICT;
 ";
 
 /// Drops the tables of version 2 once their rows are migrated.
@@ -286,7 +295,7 @@ pub(super) fn is_readable(connection: &Connection) -> rusqlite::Result<bool> {
     if version(connection)? < READABLE {
         return Ok(false);
     }
-    let sql = "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'history')";
+    let sql = "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'documents')";
     connection.query_row(sql, [], |row| row.get(0))
 }
 
@@ -294,7 +303,7 @@ pub(super) fn is_readable(connection: &Connection) -> rusqlite::Result<bool> {
 pub(super) fn migrate(connection: &mut Connection, to: i64) -> Result<i64, MigrateError> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let found = version(&transaction)?;
-    for (version, script) in (1..).zip([V1, V2, V3, V4, V5, V6, V7, V8, V9]) {
+    for (version, script) in (1..).zip([V1, V2, V3, V4, V5, V6, V7, V8, V9, V10]) {
         if found < version && version <= to {
             transaction.execute_batch(script)?;
             if version == 3 {
@@ -308,7 +317,7 @@ pub(super) fn migrate(connection: &mut Connection, to: i64) -> Result<i64, Migra
         }
     }
     if found < VERSION && READABLE <= to {
-        transaction.execute_batch(HISTORY)?;
+        transaction.execute_batch(ADDED)?;
     }
     transaction.commit()?;
     Ok(found)

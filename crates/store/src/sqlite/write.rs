@@ -79,6 +79,7 @@ impl Transaction<'_> {
         }
         self.put_events(&batch.events)?;
         self.put_logs(batch)?;
+        self.put_documents(batch)?;
         batch.calls.values().try_for_each(|call| self.put_call(call))?;
         batch.upkeep.pruned.iter().try_for_each(|removal| self.remove(removal))?;
         if let Some(named) = &batch.upkeep.checkpoint {
@@ -273,6 +274,20 @@ impl Transaction<'_> {
                 None => packing::pack(text).map_err(unreadable)?,
             };
             insert.execute((self.place(*seq), body)).map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    /// Writes the documents that logs name. A row is written anew only if its use is old, because it can be
+    /// large.
+    fn put_documents(&self, batch: &Batch) -> Result<(), Failure> {
+        for (digest, document) in batch.documents() {
+            let body = packing::pack(&document.text).map_err(unreadable)?;
+            self.execute(
+                "INSERT INTO documents (digest, body, used) VALUES (?1, ?2, ?3)
+                 ON CONFLICT (digest) DO UPDATE SET used = excluded.used WHERE used < ?4",
+                (digest, body, &document.used, document.renewed_before()),
+            )?;
         }
         Ok(())
     }

@@ -150,7 +150,12 @@ pub(crate) async fn run(cli: Cli) -> Result<bool, Failure> {
             }
         }
         Command::Policy(Policy::Diff { before, after, shown }) => {
-            policy::diff(&load()?, &before, &after, shown.format)
+            // Only the records have earlier versions.
+            if [&before, &after].into_iter().any(|argument| policy::is_version(argument)) {
+                let loaded = of_records(false)?;
+                return policy::diff(&loaded, &before, &after, shown.format).await;
+            }
+            policy::diff(&load()?, &before, &after, shown.format).await
         }
         Command::Policy(Policy::Replay { since, policy, shown }) => {
             let loaded = trusted()?.using_lock(LockUse::Look);

@@ -2,15 +2,16 @@
 //!
 //! Doc: policy.md#explaining
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::sync::Arc;
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use toolbooth_contracts::history::{History, WindowName};
 use toolbooth_contracts::id::nearest;
 use toolbooth_contracts::{Arguments, CallContext, ToolName};
 use toolbooth_policy::Explanation;
-use toolbooth_policy::rules::{ChangedRule, StatedRule};
+use toolbooth_policy::rules::{ChangedRule, RuleSet, StatedRule};
 use toolbooth_proxy::{Clock, SystemClock};
 
 use super::{text_argument, tools};
@@ -67,18 +68,32 @@ pub(super) async fn check(offline: OfflineGateway, format: Format) -> Result<boo
 }
 
 /// Compares two sets of rules, rule by rule.
-pub(super) fn diff(
+pub(super) async fn diff(
     loaded: &Loaded,
-    before: &Path,
-    after: &Path,
+    before: &str,
+    after: &str,
     format: Format,
 ) -> Result<bool, Failure> {
-    let [before, after] = [(before, "BEFORE"), (after, "AFTER")]
-        .map(|(root, name)| rules::read_at(loaded, root, name));
-    let found = before?.differences(&*after?);
+    let (before, after) = (
+        Compared::read(loaded, before, "BEFORE").await?,
+        Compared::read(loaded, after, "AFTER").await?,
+    );
+    let found = before.rules.differences(&after.rules);
+    let settings = before.settings.zip(after.settings);
+    let settings = settings.map(|(before, after)| changed_settings(&before, &after));
     if format.is_json() {
-        output::json(&found);
+        let mut out = json!(found);
+        if let (Some(settings), Some(members)) = (settings, out.as_object_mut()) {
+            members.insert("settings".to_owned(), settings.into());
+        }
+        output::json(&out);
         return Ok(true);
+    }
+    for setting in settings.iter().flatten() {
+        output::foreign(&format!("setting `{}`", output::cell(setting.get("name"))));
+        for (sign, name) in [('-', "before"), ('+', "after")] {
+            output::foreign(&format!("  {sign} {}", output::cell(setting.get(name))));
+        }
     }
     let state = |sign: char, rule: &StatedRule| {
         rule.text.lines().for_each(|line| output::foreign(&format!("  {sign} {line}")));
@@ -105,6 +120,60 @@ pub(super) fn diff(
         found.same
     ));
     Ok(true)
+}
+
+/// One of two policies that are compared.
+struct Compared {
+    rules: Arc<RuleSet>,
+    /// The document of a policy that was in force, without its rules.
+    settings: Option<Map<String, Value>>,
+}
+
+/// Whether an argument is the version of a policy.
+pub(super) fn is_version(argument: &str) -> bool {
+    let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+    argument.len() == 32 && argument.bytes().all(is_digit)
+}
+
+impl Compared {
+    /// Reads the rules of a file, of a folder, or of a version of the policy.
+    async fn read(loaded: &Loaded, argument: &str, name: &str) -> Result<Self, Failure> {
+        if !is_version(argument) {
+            let rules = rules::read_at(loaded, Path::new(argument), name)?;
+            return Ok(Self { rules, settings: None });
+        }
+        let document = super::records::need(loaded).await?.document(argument).await;
+        let Some(text) = document.map_err(super::records::unreadable)? else {
+            let message = format!("there is no policy with the version `{argument}`");
+            return Err(Failure::new(FAILED, "not-found", message)
+                .at(name.to_owned())
+                .hint("a policy is kept once a call was decided by it, as long as such a log is"));
+        };
+        let unreadable = |reason: String| {
+            let message = format!("the policy `{argument}` cannot be read: {reason}");
+            Failure::new(FAILED, "invalid-policy", message).at(name.to_owned())
+        };
+        let bundle: Value =
+            serde_json::from_str(&text).map_err(|error| unreadable(error.to_string()))?;
+        let rules = RuleSet::of_bundle(&bundle).map_err(unreadable)?;
+        let Value::Object(mut settings) = bundle else {
+            return Err(unreadable("it is no object".to_owned()));
+        };
+        let windows = settings
+            .remove("rules")
+            .and_then(|mut rules| rules.get_mut("windows").map(Value::take));
+        settings.insert("history".to_owned(), windows.unwrap_or(Value::Null));
+        Ok(Self { rules, settings: Some(settings) })
+    }
+}
+
+/// Returns the settings that differ, each with both values.
+fn changed_settings(before: &Map<String, Value>, after: &Map<String, Value>) -> Vec<Value> {
+    let names: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
+    let changed = names.into_iter().filter(|name| before.get(*name) != after.get(*name));
+    changed
+        .map(|name| json!({ "name": name, "before": before.get(name), "after": after.get(name) }))
+        .collect()
 }
 
 /// Returns the calls in these windows by the records of the store; none without a store.

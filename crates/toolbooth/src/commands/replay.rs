@@ -8,12 +8,16 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use serde_json::{Value, json};
+use toolbooth_audit::LedgerError;
 use toolbooth_audit::reads::LogFilter;
 use toolbooth_contracts::agent_log::AgentLog;
 use toolbooth_contracts::decision::DecisionInputs;
 use toolbooth_contracts::secret::REDACTED;
 use toolbooth_contracts::{CallContext, Caller, ToolContract};
-use toolbooth_policy::{AskedCall, Authorizer, Decision, Explanation, Rehearsed, ToolStatus};
+use toolbooth_policy::{
+    AskedCall, Authorizer, Decision, EngineTool, Explanation, Rehearsed, ToolStatus,
+};
+use toolbooth_proxy::{Operations, World};
 
 use super::{policy, records, tools};
 use crate::failure::{FAILED, Failure};
@@ -93,9 +97,7 @@ pub(super) async fn replay(
     offline.close().await;
     rules::check(&fit)?;
     rules::report_warnings(&fit);
-    let contracts: HashMap<&str, &Arc<ToolContract>> =
-        world.registry().iter().map(|tool| (tool.contract_digest(), tool.contract())).collect();
-    let judge = Judge { authorizer, contracts };
+    let mut judge = Judge::of(authorizer, &world);
     let mut findings = Findings::default();
     let (mut until, mut seen) = (None, BTreeSet::new());
     let mut whole = true;
@@ -111,6 +113,7 @@ pub(super) async fn replay(
         // Pages are divided by time, and a time may be that of several logs.
         let fresh: Vec<&AgentLog> =
             page.found.iter().filter(|log| !seen.contains(&log.id)).collect();
+        judge.learn(&operations, fresh.iter().copied()).await?;
         for log in &fresh {
             findings.add(log, judge.judge(log));
         }
@@ -142,10 +145,18 @@ fn after(at: &str) -> String {
 struct Judge<'w> {
     authorizer: Authorizer,
     contracts: HashMap<&'w str, &'w Arc<ToolContract>>,
+    /// Contracts of tools that are gone or have changed, with the rules bound to them; else why there is none.
+    earlier: HashMap<String, Result<(Authorizer, Arc<ToolContract>), String>>,
 }
+
+/// Contracts that the tools had earlier, at most.
+const EARLIER_MAX: usize = 10_000;
 
 /// Why a call without inputs is not judged.
 const UNDECIDED: &str = "it was refused before its inputs were recorded";
+
+/// Why a call whose contract is not known is not judged.
+const GONE: &str = "its tool is gone or has changed, and the contract that it had was not kept";
 
 /// Why a call is not judged.
 enum NotJudged {
@@ -155,7 +166,68 @@ enum NotJudged {
     Unjudged(String),
 }
 
-impl Judge<'_> {
+impl<'w> Judge<'w> {
+    fn of(authorizer: Authorizer, world: &'w World) -> Self {
+        let tools = world.registry().iter();
+        let contracts = tools.map(|tool| (tool.contract_digest(), tool.contract())).collect();
+        Self { authorizer, contracts, earlier: HashMap::new() }
+    }
+
+    /// Reads the contracts that logs name and that no tool has any more.
+    async fn learn(
+        &mut self,
+        operations: &Operations,
+        logs: impl Iterator<Item = &AgentLog>,
+    ) -> Result<(), Failure> {
+        for log in logs {
+            let inputs = log.decision_inputs.as_ref();
+            let Some(digest) = inputs.and_then(|inputs| inputs.contract_digest.as_ref()) else {
+                continue;
+            };
+            let is_known =
+                self.contracts.contains_key(digest.as_str()) || self.earlier.contains_key(digest);
+            if is_known || self.earlier.len() >= EARLIER_MAX {
+                continue;
+            }
+            let read = match operations.document(digest).await {
+                Ok(Some(text)) => self.bound(digest, &text),
+                Ok(None) => Err(GONE.to_owned()),
+                Err(LedgerError::Damaged(_)) => {
+                    Err("the contract that its tool had is damaged".to_owned())
+                }
+                Err(error) => return Err(records::unreadable(error)),
+            };
+            self.earlier.insert(digest.clone(), read);
+        }
+        Ok(())
+    }
+
+    /// Binds the rules to a contract that a tool had.
+    fn bound(&self, digest: &str, text: &str) -> Result<(Authorizer, Arc<ToolContract>), String> {
+        let contract: ToolContract = serde_json::from_str(text)
+            .map_err(|_| "the contract that its tool had is of another form".to_owned())?;
+        let tool = EngineTool { contract: &contract, digest };
+        let (authorizer, fit) = self.authorizer.bound(&[tool]);
+        match fit.failures.get(contract.tool_id.as_str()) {
+            Some(reason) => {
+                Err(format!("the rules do not fit the contract that its tool had: {reason}"))
+            }
+            None => Ok((authorizer, Arc::new(contract))),
+        }
+    }
+
+    /// Returns the contract with this digest, and the rules that are bound to it.
+    fn known(&self, digest: &str) -> Result<(&Authorizer, &Arc<ToolContract>), NotJudged> {
+        if let Some(contract) = self.contracts.get(digest) {
+            return Ok((&self.authorizer, contract));
+        }
+        match self.earlier.get(digest) {
+            Some(Ok((authorizer, contract))) => Ok((authorizer, contract)),
+            Some(Err(reason)) => Err(NotJudged::Unjudged(reason.clone())),
+            None => Err(NotJudged::Unjudged(GONE.to_owned())),
+        }
+    }
+
     fn judge(&self, log: &AgentLog) -> Result<(Before, Rehearsed), NotJudged> {
         let unjudged = |reason: &str| NotJudged::Unjudged(reason.to_owned());
         let inputs = log.decision_inputs.as_ref().ok_or(NotJudged::Undecided)?;
@@ -166,9 +238,8 @@ impl Judge<'_> {
                 false => unjudged("its inputs were not recorded"),
             });
         };
-        let contract = self.contracts.get(digest.as_str());
-        let contract = contract.ok_or_else(|| unjudged("its tool is gone or has changed"))?;
-        let arguments = self.arguments(log)?;
+        let (authorizer, contract) = self.known(digest)?;
+        let arguments = arguments(authorizer, log)?;
         let caller = Caller::authenticated(caller.identity(&log.caller));
         let claimed = claimed(log, inputs);
         let call = AskedCall {
@@ -178,7 +249,7 @@ impl Judge<'_> {
             claimed: &claimed,
             at: &judged_at(log, inputs),
         };
-        let after = self.authorizer.rehearse(&call, inputs);
+        let after = authorizer.rehearse(&call, inputs);
         let after = after.map_err(|window| {
             NotJudged::Unjudged(format!("the window `{window}` was not recorded with it"))
         })?;
@@ -193,10 +264,8 @@ impl Judge<'_> {
                 false => NotJudged::Unjudged("its inputs were not recorded".to_owned()),
             });
         };
-        let contract = self.contracts.get(digest.as_str());
-        let gone = || NotJudged::Unjudged("its tool is gone or has changed".to_owned());
-        let contract = contract.ok_or_else(gone)?;
-        let arguments = self.arguments(log)?;
+        let (authorizer, contract) = self.known(digest)?;
+        let arguments = arguments(authorizer, log)?;
         let call = AskedCall {
             caller: &Caller::authenticated(caller.identity(&log.caller)),
             contract,
@@ -205,39 +274,39 @@ impl Judge<'_> {
             at: &judged_at(log, inputs),
         };
         // A window that was not recorded is told, and not taken for an empty one.
-        self.authorizer.rehearse(&call, inputs).map_err(|window| {
+        authorizer.rehearse(&call, inputs).map_err(|window| {
             NotJudged::Unjudged(format!("the window `{window}` was not recorded with it"))
         })?;
         let history = |_: &_| inputs.history.clone();
-        Ok(self.authorizer.explain(&ToolStatus::Active, &call, None, &history))
+        Ok(authorizer.explain(&ToolStatus::Active, &call, None, &history))
     }
+}
 
-    /// Returns the arguments, if all are known that the rules read.
-    fn arguments(&self, log: &AgentLog) -> Result<Value, NotJudged> {
-        let unjudged = |reason: &str| NotJudged::Unjudged(reason.to_owned());
-        let reads = |pointer: &str| self.authorizer.reads_argument(&log.tool_name, pointer);
-        let tree = log.input.as_ref().map(|input| input.tree());
-        let lacking = match &tree {
-            Some(tree) if tree.get("omitted").is_some() => {
-                Some("its arguments were too large to be kept")
-            }
-            Some(tree) if tree.get("digest").is_some() && !is_full(tree) => {
-                Some("only the digest of its arguments was kept")
-            }
-            Some(tree) if tree.is_object() => None,
-            _ => Some("its arguments were not kept"),
-        };
-        let tree = match (lacking, tree) {
-            (None, Some(tree)) => tree,
-            (reason, _) if reads("") => return Err(unjudged(reason.unwrap_or_default())),
-            _ => return Ok(json!({})),
-        };
-        let mut redacted = Vec::new();
-        pointers(&tree, &mut String::new(), &mut redacted);
-        match redacted.iter().any(|pointer| reads(pointer)) {
-            true => Err(unjudged("an argument that the rules read was redacted")),
-            false => Ok(tree),
+/// Returns the arguments, if all are known that the rules read.
+fn arguments(authorizer: &Authorizer, log: &AgentLog) -> Result<Value, NotJudged> {
+    let unjudged = |reason: &str| NotJudged::Unjudged(reason.to_owned());
+    let reads = |pointer: &str| authorizer.reads_argument(&log.tool_name, pointer);
+    let tree = log.input.as_ref().map(|input| input.tree());
+    let lacking = match &tree {
+        Some(tree) if tree.get("omitted").is_some() => {
+            Some("its arguments were too large to be kept")
         }
+        Some(tree) if tree.get("digest").is_some() && !is_full(tree) => {
+            Some("only the digest of its arguments was kept")
+        }
+        Some(tree) if tree.is_object() => None,
+        _ => Some("its arguments were not kept"),
+    };
+    let tree = match (lacking, tree) {
+        (None, Some(tree)) => tree,
+        (reason, _) if reads("") => return Err(unjudged(reason.unwrap_or_default())),
+        _ => return Ok(json!({})),
+    };
+    let mut redacted = Vec::new();
+    pointers(&tree, &mut String::new(), &mut redacted);
+    match redacted.iter().any(|pointer| reads(pointer)) {
+        true => Err(unjudged("an argument that the rules read was redacted")),
+        false => Ok(tree),
     }
 }
 
@@ -285,8 +354,8 @@ pub(super) async fn explain(
     tools::everything(&offline).await;
     let world = offline.worlds.now();
     offline.close().await;
-    let contracts = world.registry().iter().map(|tool| (tool.contract_digest(), tool.contract()));
-    let judge = Judge { authorizer: world.policy().clone(), contracts: contracts.collect() };
+    let mut judge = Judge::of(world.policy().clone(), &world);
+    judge.learn(&operations, std::iter::once(log)).await?;
     let now = judge.explain(log, inputs);
     let version = judge.authorizer.version();
     let is_same = version == inputs.policy_version;

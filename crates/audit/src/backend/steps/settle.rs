@@ -31,7 +31,8 @@ impl Settle {
     #[must_use]
     pub fn new(settlement: Arc<Settlement>) -> Self {
         let claim = &settlement.claim;
-        let log = WrittenLog::of(&settlement.log, claim.receipt_id(), claim.attempt());
+        let mut log = WrittenLog::of(&settlement.log, claim.receipt_id(), claim.attempt());
+        log.documents.clone_from(&settlement.documents);
         Self { settlement, log: Arc::new(log) }
     }
 }
@@ -46,7 +47,7 @@ impl WrittenLog {
             log.receipt_id = Some(receipt_id.to_owned());
             log.attempt = attempt;
         }
-        Self { record: RecordText::of(&*log), log }
+        Self { record: RecordText::of(&*log), log, documents: Vec::new() }
     }
 }
 
@@ -155,8 +156,9 @@ impl Refuse {
     /// Returns the step with its log already serialized.
     #[must_use]
     pub fn new(refusal: Refusal) -> Self {
-        let Refusal { log, terminal } = refusal;
-        Self { terminal, log: Arc::new(WrittenLog { record: RecordText::of(&*log), log }) }
+        let Refusal { log, documents, terminal } = refusal;
+        let log = WrittenLog { record: RecordText::of(&*log), log, documents };
+        Self { terminal, log: Arc::new(log) }
     }
 }
 

@@ -147,6 +147,7 @@ impl Step for PruneRecords {
             PruneKind::Events => StoreQuery::PrunableEvents(before),
             PruneKind::Calls => StoreQuery::PrunableCalls(before, PRUNE_MAX),
             PruneKind::Approvals => StoreQuery::PrunableApprovals(before, PRUNE_MAX),
+            PruneKind::Documents => StoreQuery::PrunableDocuments(before, PRUNE_MAX),
         })
     }
 

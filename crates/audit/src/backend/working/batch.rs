@@ -16,6 +16,7 @@ use super::{
 };
 use crate::backend::chain::ChainedEvent;
 use crate::charges::BudgetRow;
+use crate::documents::Document;
 use crate::queue::{QueueState, QueuedCall};
 
 /// A receipt that a batch has changed.
@@ -67,6 +68,13 @@ pub struct Batch {
 }
 
 impl Batch {
+    /// Returns the documents that its logs name, each once, in the order of their names.
+    #[must_use]
+    pub fn documents(&self) -> BTreeMap<&str, &Document> {
+        let all = self.logs.iter().flat_map(|(log, _)| &log.documents);
+        all.map(|document| (document.digest.as_str(), document)).collect()
+    }
+
     /// Whether there is nothing to write.
     #[must_use]
     pub fn is_empty(&self) -> bool {

@@ -14,6 +14,7 @@ use super::RateName;
 use crate::backend::pruning::Removal;
 use crate::charges::{BudgetRow, Taken};
 use crate::digest::{record_text, sha256_hex};
+use crate::documents::Document;
 use crate::ledger::Moment;
 use crate::queue::QueuedCall;
 use crate::reads::PrunedLog;
@@ -44,6 +45,8 @@ pub struct WrittenLog {
     pub log: Arc<AgentLog>,
     /// Its JSON and the digest of the JSON.
     pub record: RecordText,
+    /// Documents that it names, if the store may not have them.
+    pub documents: Vec<Document>,
 }
 
 /// A receipt that a step writes.

@@ -87,6 +87,9 @@ pub enum StoreQuery {
     PrunableCalls(String, usize),
     /// Approvals that have expired before a time; at most this number.
     PrunableApprovals(String, usize),
+    /// Documents that no log from a time on names ([`crate::documents::used_before`]), once all logs from before
+    /// it are removed; at most this number.
+    PrunableDocuments(String, usize),
 }
 
 /// The results of a [`StoreQuery`].

@@ -1,0 +1,109 @@
+//! Cases about the documents that logs name.
+
+use std::sync::Arc;
+
+use serde_json::json;
+use toolbooth_contracts::Effect;
+use toolbooth_contracts::contract::IdempotencyMode;
+use toolbooth_contracts::decision::DecisionInputs;
+use toolbooth_contracts::json::canonical;
+
+use super::approvals::assert_sound;
+use super::{fresh, moment, request, settlement};
+use crate::digest::sha256_hex;
+use crate::documents::Document;
+use crate::ledger::{Ledger, Moment, Prune, PruneKind, Refusal, Settlement};
+use crate::reads::LedgerReads;
+
+const DAY_MS: i64 = 86_400_000;
+
+/// Returns the moment at the beginning of a day of January 2026, from 1.
+fn day(day: i64) -> Moment {
+    let text = format!("2026-01-{day:02}T00:00:00.000Z");
+    Moment { text, epoch_ms: moment(0).epoch_ms + (day - 1) * DAY_MS }
+}
+
+/// Returns a document with this content, used at a time.
+#[must_use]
+pub fn document(content: &str, used: &Moment) -> Document {
+    let text = canonical(&json!({ "content": content }));
+    let digest = sha256_hex(text.as_bytes());
+    Document { digest, text, used: used.text.clone() }
+}
+
+/// Makes a settlement name a contract and a policy.
+pub(super) fn naming(settled: &mut Settlement, contract: Document, policy: Document, at: &Moment) {
+    let log = Arc::make_mut(&mut settled.log);
+    log.timestamp.clone_from(&at.text);
+    log.decision_inputs = Some(DecisionInputs {
+        documents: true,
+        contract_digest: Some(contract.digest.clone()),
+        policy_version: policy.digest.clone(),
+        ..DecisionInputs::default()
+    });
+    settled.documents = vec![contract, policy];
+}
+
+/// Settles a call at a time, with a log that names a contract and the policy.
+async fn settle<L: Ledger>(ledger: &L, call: &str, contract: &str, at: &Moment) {
+    let mode = IdempotencyMode::None;
+    let claim = fresh(ledger, request(call, mode, &[], "args")).await;
+    let mut settled = settlement(claim, mode, Effect::Completed, None);
+    if let Some(own) = Arc::get_mut(&mut settled) {
+        naming(own, document(contract, at), document("policy", at), at);
+        own.at = at.clone();
+        own.terminal.time.clone_from(&at.text);
+    }
+    ledger.settle(settled).await.expect("settles");
+}
+
+/// Checks that documents are kept with the logs that name them, each once, and are removed after the last of
+/// these.
+pub async fn are_kept_as_long_as_a_log_names_them<L: Ledger + LedgerReads>(ledger: &L) {
+    settle(ledger, "d1", "one", &day(1)).await;
+    settle(ledger, "d2", "two", &day(1)).await;
+    settle(ledger, "d3", "two", &day(5)).await;
+    let refused = fresh(ledger, request("d4", IdempotencyMode::None, &[], "args")).await;
+    let mut refused = settlement(refused, IdempotencyMode::None, Effect::NotStarted, None);
+    if let Some(own) = Arc::get_mut(&mut refused) {
+        naming(own, document("three", &day(9)), document("policy", &day(9)), &day(9));
+    }
+    let (log, documents) = (Arc::clone(&refused.log), refused.documents.clone());
+    let refusal = Refusal { log, documents, terminal: refused.terminal.clone() };
+    ledger.refuse(refusal).await.expect("is recorded");
+    let left = async || {
+        let mut left = Vec::new();
+        for content in ["one", "two", "three", "policy"] {
+            let wanted = document(content, &day(1));
+            let found = ledger.document(&wanted.digest).await.expect("reads");
+            assert!(found.as_ref().is_none_or(|text| *text == wanted.text), "{found:?}");
+            left.extend(found.map(|_| content));
+        }
+        left
+    };
+    assert_eq!(left().await, ["one", "two", "three", "policy"]);
+    let page = ledger.document_page(None, 3).await.expect("reads");
+    let rest = ledger.document_page(page.last().map(|raw| raw.digest.clone()), 3).await;
+    assert_eq!((page.len(), rest.expect("reads").len()), (3, 1));
+    assert_eq!(ledger.document("").await.expect("reads"), None);
+    assert_sound(ledger).await;
+    let prune = async |kind: PruneKind, before: i64| {
+        let prune = Prune { kind, before: day(before).text, at: day(20) };
+        ledger.prune(prune).await.expect("prunes").removed
+    };
+    // None is removed before all logs of its time are.
+    assert_eq!(prune(PruneKind::Documents, 4).await, 0);
+    assert_eq!(prune(PruneKind::Logs, 4).await, 2);
+    // A use counts for a day: a process does not state each.
+    assert_eq!(prune(PruneKind::Documents, 2).await, 0);
+    assert_eq!(prune(PruneKind::Documents, 4).await, 1);
+    assert_eq!(left().await, ["two", "three", "policy"]);
+    assert_sound(ledger).await;
+    assert_eq!(prune(PruneKind::Logs, 9).await, 1);
+    assert_eq!(prune(PruneKind::Documents, 9).await, 1);
+    assert_eq!(left().await, ["three", "policy"]);
+    assert_sound(ledger).await;
+    assert_eq!((prune(PruneKind::Logs, 19).await, prune(PruneKind::Documents, 19).await), (1, 2));
+    assert_eq!(left().await, [""; 0]);
+    assert_sound(ledger).await;
+}
