@@ -215,8 +215,13 @@ fn registry(argument: &str, of: &str) -> String {
 #[test]
 fn calls_of_tools_that_have_changed_or_are_gone_are_judged_by_the_contracts_of_then() {
     let place = Place::new();
-    let settings = "[policy]\nrules = \"rules.cedar\"\n[runtimes.echo]\nkind = \"command\"\ncommand = [\"true\"]\n";
-    place.write("toolbooth.toml", settings).write("rules.cedar", OPEN);
+    // What is known of a caller with so many grants is kept once.
+    let grants: Vec<String> = (0..40).map(|n| format!("read:folder-{n:02}")).collect();
+    let settings = format!(
+        "[policy]\nrules = \"rules.cedar\"\n[runtimes.echo]\nkind = \"command\"\ncommand = [\"true\"]\n\
+         [callers.local]\ngrants = {grants:?}\n"
+    );
+    place.write("toolbooth.toml", &settings).write("rules.cedar", OPEN);
     let say = |registry: &str, call: &str, args: Value| {
         place.write("tools.registry.json", registry);
         let args = args.to_string();
@@ -229,6 +234,7 @@ fn calls_of_tools_that_have_changed_or_are_gone_are_judged_by_the_contracts_of_t
     let (first, _) = place.json(&["logs", "query", "--call", "c1"]);
     let inputs = &first["logs"][0]["decisionInputs"];
     assert_eq!(inputs["documents"], true, "{inputs}");
+    assert!(inputs["caller"].is_null() && inputs["callerDigest"].is_string(), "{inputs}");
     let version = inputs["policyVersion"].as_str().expect("a version").to_owned();
 
     let rule = |argument: &str| {
@@ -250,6 +256,14 @@ fn calls_of_tools_that_have_changed_or_are_gone_are_judged_by_the_contracts_of_t
         calls.sort_unstable();
         (calls, found["reasons"].to_string())
     };
+    place.write(
+        "grants.cedar",
+        &format!(
+            "{OPEN}@id(\"granted\") forbid (principal, action, resource is Tool)\n\
+             when {{ principal.grants.contains(\"read:folder-07\") }};\n"
+        ),
+    );
+    assert_eq!(replay("grants.cedar").0, ["c1", "c2", "c3"]);
     // The rules fit the contract of now; the calls of then had no argument `words`.
     let (changed, reasons) = replay("words.cedar");
     assert_eq!(changed, ["c3"]);
@@ -286,7 +300,7 @@ fn calls_of_tools_that_have_changed_or_are_gone_are_judged_by_the_contracts_of_t
         let connection = rusqlite::Connection::open(&database).expect("opens");
         connection.query_row("SELECT count(*) FROM documents", [], |row| row.get(0)).expect("reads")
     };
-    assert_eq!(count(), 4);
+    assert_eq!(count(), 5);
     let old = rusqlite::Connection::open(&database).expect("opens");
     old.execute("UPDATE documents SET used = '2020-01-01T00:00:00.000Z'", []).expect("is changed");
     drop(old);
@@ -297,6 +311,6 @@ fn calls_of_tools_that_have_changed_or_are_gone_are_judged_by_the_contracts_of_t
     assert_eq!(count(), 0, "{pruned}");
     let (report, exit) = place.json(&["audit", "verify"]);
     let problems = report["problems"].as_array().expect("problems");
-    assert_eq!((problems.len(), exit), (4, 1), "{report}");
+    assert_eq!((problems.len(), exit), (5, 1), "{report}");
     assert!(problems.iter().all(|problem| problem["kind"] == "document-missing"), "{report}");
 }

@@ -193,6 +193,7 @@ pub async fn suite<L: Ledger + LedgerReads + CallQueue>(make: impl AsyncFn() -> 
     history::counts_a_call_once(&make().await).await;
     history::are_kept_while_they_count(&make().await).await;
     documents::are_kept_as_long_as_a_log_names_them(&make().await).await;
+    documents::are_kept_for_processes_that_remember_them(&make().await).await;
     old_fences_match_nothing(&make().await).await;
     settling_twice_is_settling_once(&make().await).await;
     records_are_read_back_and_verify(&make().await).await;

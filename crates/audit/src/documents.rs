@@ -2,6 +2,8 @@
 //!
 //! Doc: records.md#documents
 
+use std::sync::Arc;
+
 use jiff::{SignedDuration, Timestamp};
 
 use crate::digest::sha256_hex;
@@ -9,8 +11,13 @@ use crate::error::{DamagedRow, LedgerError};
 
 /// Hex digits that the name of a document has at least: 16 bytes of its SHA-256.
 const DIGITS_MIN: usize = 32;
-/// The time for which a use of a document counts. A process that uses one states so once in this time.
-pub const USE_COUNTS: SignedDuration = SignedDuration::from_hours(24);
+/// The time for which a use of a document counts. It is more than [`RENEWED`] and [`REMEMBERED`] together, since
+/// the last log that names a document may be so much later than its stored use.
+const USE_COUNTS: SignedDuration = SignedDuration::from_hours(24);
+/// The age of a stored use from which on a later one replaces it.
+const RENEWED: SignedDuration = SignedDuration::from_hours(6);
+/// The time for which a process need not hand over a document that the store has accepted.
+pub const REMEMBERED: SignedDuration = SignedDuration::from_hours(12);
 
 /// A document that a log names.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,7 +25,7 @@ pub struct Document {
     /// Its name: its SHA-256 in hex, or the beginning of it.
     pub digest: String,
     /// Its canonical JSON (RFC 8785).
-    pub text: String,
+    pub text: Arc<str>,
     /// When it was used, RFC 3339 UTC.
     pub used: String,
 }
@@ -27,7 +34,7 @@ impl Document {
     /// Returns the time before which a stored use is too old to count for this one.
     #[must_use]
     pub fn renewed_before(&self) -> String {
-        used_before(&self.used)
+        earlier(&self.used, RENEWED)
     }
 }
 
@@ -62,8 +69,12 @@ pub fn checked(digest: &str, text: Option<String>) -> Result<String, LedgerError
 /// it.
 #[must_use]
 pub fn used_before(before: &str) -> String {
-    let earlier = before.parse::<Timestamp>().ok().and_then(|at| at.checked_sub(USE_COUNTS).ok());
-    // A time that cannot be read removes nothing.
+    earlier(before, USE_COUNTS)
+}
+
+/// Returns an earlier time; the empty text, which is before all others, if the time cannot be read.
+fn earlier(at: &str, by: SignedDuration) -> String {
+    let earlier = at.parse::<Timestamp>().ok().and_then(|at| at.checked_sub(by).ok());
     earlier.map(|at| format!("{at:.3}")).unwrap_or_default()
 }
 
@@ -82,6 +93,7 @@ mod tests {
 
     #[test]
     fn a_use_counts_for_a_day() {
+        assert!(RENEWED + REMEMBERED < USE_COUNTS);
         assert_eq!(used_before("2026-03-01T00:00:00.000Z"), "2026-02-28T00:00:00.000Z");
         assert_eq!(used_before("soon"), "");
     }

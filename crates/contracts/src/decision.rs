@@ -26,8 +26,8 @@ pub struct DecisionInputs {
     /// Whether the policy denied the call.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub denied: bool,
-    /// Whether the store keeps the contract and the policy under these digests. Logs of earlier versions do
-    /// not have it.
+    /// Whether the store keeps the contract, the policy and a large caller under their digests. Logs of earlier
+    /// versions do not have it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub documents: bool,
     /// SHA-256 of the canonical contract, in hex.
@@ -36,6 +36,10 @@ pub struct DecisionInputs {
     /// What was known of the caller.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub caller: Option<CallerInputs>,
+    /// SHA-256 of what was known of the caller, in hex, in the place of `caller` where that is large: the store
+    /// keeps it under this digest.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub caller_digest: Option<String>,
     /// The session that the agent claims.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session_id: Option<String>,
@@ -77,6 +81,15 @@ impl CallerInputs {
     pub fn of(caller: &Caller, grants: Vec<String>) -> Self {
         let Identity { kind, groups, scopes, .. } = caller.identity().clone();
         Self { kind, groups, scopes, grants }
+    }
+
+    /// Whether it is so large that logs name it by its digest.
+    #[must_use]
+    pub fn is_large(&self) -> bool {
+        /// Bytes of all names together.
+        const BYTES_MAX: usize = 256;
+        let names = self.groups.iter().chain(&self.scopes).chain(&self.grants);
+        names.map(|name| name.len() + 3).sum::<usize>() > BYTES_MAX
     }
 
     /// Returns the identity of the caller with this name.

@@ -75,6 +75,7 @@ pub struct Authorizer {
     /// Whether the rules of the engine are evaluated and not enforced.
     pub(crate) is_shadow: bool,
     version: String,
+    document: Arc<str>,
     pauses: Arc<Pauses>,
     pub(crate) budget: Budget,
 }
@@ -103,6 +104,7 @@ impl Authorizer {
             engine: None,
             is_shadow: false,
             version: String::new(),
+            document: Arc::from(""),
             pauses: Arc::default(),
             budget: Budget::default(),
         }
@@ -183,9 +185,16 @@ impl Authorizer {
     }
 
     fn versioned(mut self) -> Self {
-        let digest = Sha256::digest(canonical(&self.bundle()));
+        self.document = canonical(&self.bundle()).into();
+        let digest = Sha256::digest(self.document.as_bytes());
         self.version = HEXLOWER.encode(digest.get(..16).unwrap_or(&digest));
         self
+    }
+
+    /// Returns the canonical form of [`Authorizer::bundle`], which has the version as its digest.
+    #[must_use]
+    pub fn document(&self) -> &Arc<str> {
+        &self.document
     }
 
     /// Returns the version: the first 16 bytes of the SHA-256 of the canonical [`Authorizer::bundle`], in

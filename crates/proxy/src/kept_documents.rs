@@ -1,20 +1,19 @@
-//! The documents that this process has handed to the store: contracts and policies that logs name.
+//! The documents that this process has handed to the store: contracts, policies and callers that logs name.
 //!
 //! Path: 9. Doc: records.md#documents
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use toolbooth_audit::documents::Document;
+use toolbooth_audit::documents::{Document, REMEMBERED};
 use toolbooth_audit::ledger::Moment;
 use toolbooth_contracts::json::canonical;
 use toolbooth_registry::RegisteredTool;
 
 use crate::world::World;
 
-/// The time after which a document is handed over again, so that the store knows of its use. It is half of the
-/// time for which a use counts, because the clocks of replicas may differ.
-const RENEWED_MS: i64 = 12 * 60 * 60 * 1_000;
+/// Bytes of a policy that is kept. A larger one is not read back in a reasonable time.
+const POLICY_BYTES_MAX: usize = 32 << 20;
 /// Documents that are remembered; with more, all are handed over again.
 const REMEMBERED_MAX: usize = 20_000;
 
@@ -25,33 +24,51 @@ pub(crate) struct JudgedBy {
     pub(crate) tool: Arc<RegisteredTool>,
 }
 
+impl JudgedBy {
+    /// Whether the store can keep what the call was judged by.
+    pub(crate) fn is_kept(&self) -> bool {
+        self.world.policy.document().len() <= POLICY_BYTES_MAX
+    }
+}
+
 /// The documents that the store has, by their digests, each with the time when it was handed over.
 #[derive(Debug, Default)]
 pub(crate) struct KeptDocuments(Mutex<HashMap<String, i64>>);
 
 impl KeptDocuments {
-    /// Returns the documents of a judged call that the store may not have.
-    pub(crate) fn lacking(&self, by: &JudgedBy, at: &Moment) -> Vec<Document> {
+    /// Returns the documents of a judged call that the store may not have. `caller` is the digest and the text
+    /// of what was known of the caller, if the log names it.
+    pub(crate) fn lacking(
+        &self,
+        by: &JudgedBy,
+        caller: Option<(String, String)>,
+        at: &Moment,
+    ) -> Vec<Document> {
         let policy = &by.world.policy;
         let (contract_digest, version) = (by.tool.contract_digest(), policy.version());
+        let of_caller = caller.as_ref().map_or("", |(digest, _)| digest.as_str());
         let is_kept = {
             let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            let recent = |at_ms: &i64| at.epoch_ms.saturating_sub(*at_ms) < RENEWED_MS;
-            [contract_digest, version].map(|digest| kept.get(digest).is_some_and(recent))
+            let remembered_ms = i64::try_from(REMEMBERED.as_millis()).unwrap_or_default();
+            let recent = |at_ms: &i64| at.epoch_ms.saturating_sub(*at_ms) < remembered_ms;
+            [contract_digest, version, of_caller].map(|digest| kept.get(digest).is_some_and(recent))
         };
-        let document = |digest: &str, text: String| Document {
+        let document = |digest: &str, text: Arc<str>| Document {
             digest: digest.to_owned(),
             text,
             used: at.text.clone(),
         };
         let mut lacking = Vec::new();
-        let [has_contract, has_policy] = is_kept;
+        let [has_contract, has_policy, has_caller] = is_kept;
         if !has_contract {
             let contract = serde_json::to_value(by.tool.contract().as_ref()).unwrap_or_default();
-            lacking.push(document(contract_digest, canonical(&contract)));
+            lacking.push(document(contract_digest, canonical(&contract).into()));
         }
         if !has_policy {
-            lacking.push(document(version, canonical(&policy.bundle())));
+            lacking.push(document(version, Arc::clone(policy.document())));
+        }
+        if let Some((digest, text)) = caller.filter(|_| !has_caller) {
+            lacking.push(document(&digest, text.into()));
         }
         lacking
     }

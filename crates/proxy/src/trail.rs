@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use toolbooth_audit::LedgerError;
+use toolbooth_audit::digest::sha256_hex;
 use toolbooth_audit::documents::Document;
 use toolbooth_audit::ledger::{Moment, Refusal};
 use toolbooth_audit::redact;
@@ -16,7 +17,7 @@ use toolbooth_contracts::agent_log::{AgentLog, LogLevel};
 use toolbooth_contracts::decision::{CallerInputs, DecisionInputs};
 use toolbooth_contracts::event::{AuditEventKind, DecisionSummary, EventBody};
 use toolbooth_contracts::history::{History, WindowName};
-use toolbooth_contracts::json::{JsonText, WRAPPED_DEPTH_MAX, parse_with_doubles};
+use toolbooth_contracts::json::{JsonText, WRAPPED_DEPTH_MAX, canonical, parse_with_doubles};
 use toolbooth_contracts::secret::SecretShapes;
 use toolbooth_contracts::{
     Arguments, CallContext, Caller, ContentBlock, Effect, ErrorCode, Status, payload,
@@ -184,20 +185,33 @@ impl CallTrail {
     pub(crate) fn documents(&self, state: &ProxyState, at: &Moment) -> Vec<Document> {
         // Without a decision the log names none.
         let judged = self.judged.as_deref().filter(|_| self.decision.is_some());
-        judged.map(|judged| state.kept_documents.lacking(&judged.by, at)).unwrap_or_default()
+        let Some(judged) = judged.filter(|judged| judged.by.is_kept()) else { return Vec::new() };
+        let caller = Some(self.caller_inputs(judged)).filter(CallerInputs::is_large);
+        let caller = caller.as_ref().map(document_of);
+        state.kept_documents.lacking(&judged.by, caller, at)
+    }
+
+    /// Returns what the policy knew of the caller.
+    fn caller_inputs(&self, judged: &Judged) -> CallerInputs {
+        CallerInputs::of(&self.caller, judged.grants.clone())
     }
 
     /// Returns a decision with its inputs.
     fn inputs(&self, decision: &DecisionSummary) -> DecisionInputs {
         let judged = self.judged.as_deref();
+        let caller = judged.map(|judged| self.caller_inputs(judged));
+        let is_kept = judged.is_some_and(|judged| judged.by.is_kept());
+        let large = caller.as_ref().filter(|caller| is_kept && caller.is_large());
+        let named = large.map(document_of);
         DecisionInputs {
             rule: decision.rule.clone(),
             reason: decision.reason.clone(),
             policy_version: self.policy_version.clone(),
             denied: self.is_denied,
-            documents: judged.is_some(),
+            documents: is_kept,
             contract_digest: judged.map(|judged| judged.by.tool.contract_digest().to_owned()),
-            caller: judged.map(|judged| CallerInputs::of(&self.caller, judged.grants.clone())),
+            caller: caller.filter(|_| named.is_none()),
+            caller_digest: named.map(|(digest, _)| digest),
             session_id: judged.and(self.context.session_id.clone()),
             judged_at: judged.and_then(|judged| judged.at.clone()),
             approval: judged.and_then(|judged| judged.approval.clone()),
@@ -335,6 +349,12 @@ impl UnclaimedEnd {
             was_sent: false,
         }
     }
+}
+
+/// Returns the digest and the canonical form of what is known of a caller.
+fn document_of(caller: &CallerInputs) -> (String, String) {
+    let text = canonical(&serde_json::to_value(caller).unwrap_or_default());
+    (sha256_hex(text.as_bytes()), text)
 }
 
 /// Truncates a name that is too long to be stored.

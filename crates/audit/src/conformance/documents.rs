@@ -28,7 +28,7 @@ fn day(day: i64) -> Moment {
 pub fn document(content: &str, used: &Moment) -> Document {
     let text = canonical(&json!({ "content": content }));
     let digest = sha256_hex(text.as_bytes());
-    Document { digest, text, used: used.text.clone() }
+    Document { digest, text: text.into(), used: used.text.clone() }
 }
 
 /// Makes a settlement name a contract and a policy.
@@ -44,17 +44,49 @@ pub(super) fn naming(settled: &mut Settlement, contract: Document, policy: Docum
     settled.documents = vec![contract, policy];
 }
 
-/// Settles a call at a time, with a log that names a contract and the policy.
-async fn settle<L: Ledger>(ledger: &L, call: &str, contract: &str, at: &Moment) {
+/// Settles a call at a time, with a log that names a contract and the policy. `is_handed_over`: whether the
+/// documents are given, as a process does that does not remember the store's having them.
+async fn settle_as<L: Ledger>(
+    ledger: &L,
+    call: &str,
+    contract: &str,
+    at: &Moment,
+    is_handed_over: bool,
+) {
     let mode = IdempotencyMode::None;
     let claim = fresh(ledger, request(call, mode, &[], "args")).await;
     let mut settled = settlement(claim, mode, Effect::Completed, None);
     if let Some(own) = Arc::get_mut(&mut settled) {
         naming(own, document(contract, at), document("policy", at), at);
+        if !is_handed_over {
+            own.documents.clear();
+        }
         own.at = at.clone();
         own.terminal.time.clone_from(&at.text);
     }
     ledger.settle(settled).await.expect("settles");
+}
+
+async fn settle<L: Ledger>(ledger: &L, call: &str, contract: &str, at: &Moment) {
+    settle_as(ledger, call, contract, at, true).await;
+}
+
+/// Checks that a document outlives all logs of a process that remembers having handed it over.
+pub async fn are_kept_for_processes_that_remember_them<L: Ledger + LedgerReads>(ledger: &L) {
+    let hour = |hour: i64| Moment {
+        text: format!("2026-01-{:02}T{:02}:00:00.000Z", 1 + hour / 24, hour % 24),
+        epoch_ms: moment(0).epoch_ms + hour * 3_600_000,
+    };
+    settle(ledger, "m1", "one", &hour(0)).await;
+    // Another process hands it over, and remembers that for twelve hours.
+    settle(ledger, "m2", "one", &hour(23)).await;
+    settle_as(ledger, "m3", "one", &hour(34), false).await;
+    for kind in [PruneKind::Logs, PruneKind::Documents] {
+        let prune = Prune { kind, before: hour(33).text, at: hour(40) };
+        ledger.prune(prune).await.expect("prunes");
+    }
+    assert!(ledger.document(&document("one", &hour(0)).digest).await.expect("reads").is_some());
+    assert_sound(ledger).await;
 }
 
 /// Checks that documents are kept with the logs that name them, each once, and are removed after the last of
@@ -76,7 +108,7 @@ pub async fn are_kept_as_long_as_a_log_names_them<L: Ledger + LedgerReads>(ledge
         for content in ["one", "two", "three", "policy"] {
             let wanted = document(content, &day(1));
             let found = ledger.document(&wanted.digest).await.expect("reads");
-            assert!(found.as_ref().is_none_or(|text| *text == wanted.text), "{found:?}");
+            assert!(found.as_ref().is_none_or(|text| **text == *wanted.text), "{found:?}");
             left.extend(found.map(|_| content));
         }
         left

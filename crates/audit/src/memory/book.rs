@@ -354,7 +354,7 @@ impl MemoryState {
         let logs = batch.logs.iter();
         self.logs.extend(logs.map(|(log, seq)| (log.record.text.as_str().into(), *seq)));
         for (digest, document) in batch.documents() {
-            let new = || (document.text.clone(), document.used.clone());
+            let new = || (document.text.to_string(), document.used.clone());
             let (_, used) = self.documents.entry(digest.to_owned()).or_insert_with(new);
             if *used < document.renewed_before() {
                 used.clone_from(&document.used);

@@ -22,7 +22,8 @@ impl Documents {
         let Some(inputs) = log.decision_inputs.as_ref().filter(|inputs| inputs.documents) else {
             return;
         };
-        for digest in inputs.contract_digest.iter().chain([&inputs.policy_version]) {
+        let own = inputs.contract_digest.iter().chain(&inputs.caller_digest);
+        for digest in own.chain([&inputs.policy_version]) {
             if !self.named.contains_key(digest) {
                 self.named.insert(digest.clone(), (read.writer.clone(), read.seq));
             }

@@ -99,6 +99,8 @@ pub(super) struct NamedDocuments {
     pub(super) policy_version: String,
     #[serde(default)]
     pub(super) contract_digest: Option<String>,
+    #[serde(default)]
+    pub(super) caller_digest: Option<String>,
 }
 
 /// A record with its digest and parsed fields.

@@ -69,7 +69,7 @@ pub(super) async fn documents(
     mut each: impl FnMut(&RawDocument),
 ) -> Result<(), LedgerError> {
     /// Documents of a page, which can be large.
-    const PAGE: usize = 100;
+    const PAGE: usize = 8;
     let mut after = None;
     loop {
         let page = reads.document_page(after.clone(), PAGE).await?;

@@ -282,12 +282,20 @@ impl Transaction<'_> {
     /// large.
     fn put_documents(&self, batch: &Batch) -> Result<(), Failure> {
         for (digest, document) in batch.documents() {
-            let body = packing::pack(&document.text).map_err(unreadable)?;
-            self.execute(
-                "INSERT INTO documents (digest, body, used) VALUES (?1, ?2, ?3)
-                 ON CONFLICT (digest) DO UPDATE SET used = excluded.used WHERE used < ?4",
-                (digest, body, &document.used, document.renewed_before()),
-            )?;
+            let sql = "SELECT used < ?2 FROM documents WHERE digest = ?1";
+            let used = &document.used;
+            match self.one(sql, (digest, document.renewed_before()), |row| row.get(0))? {
+                Some(false) => (),
+                Some(true) => {
+                    let sql = "UPDATE documents SET used = ?2 WHERE digest = ?1";
+                    self.execute(sql, (digest, used))?;
+                }
+                None => {
+                    let body = packing::pack(&document.text).map_err(unreadable)?;
+                    let sql = "INSERT INTO documents (digest, body, used) VALUES (?1, ?2, ?3)";
+                    self.execute(sql, (digest, body, used))?;
+                }
+            }
         }
         Ok(())
     }

@@ -7,6 +7,7 @@ mod check;
 mod doctor;
 mod hook;
 mod import;
+mod judge;
 mod keys;
 mod lock;
 mod orders;

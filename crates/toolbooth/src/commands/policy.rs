@@ -144,10 +144,10 @@ impl Compared {
         }
         let document = super::records::need(loaded).await?.document(argument).await;
         let Some(text) = document.map_err(super::records::unreadable)? else {
-            let message = format!("there is no policy with the version `{argument}`");
+            let message = format!("no policy with the version `{argument}` is kept");
             return Err(Failure::new(FAILED, "not-found", message)
                 .at(name.to_owned())
-                .hint("a policy is kept once a call was decided by it, as long as such a log is"));
+                .hint("a policy is kept with the first call whose arguments it judges, as long as the logs are"));
         };
         let unreadable = |reason: String| {
             let message = format!("the policy `{argument}` cannot be read: {reason}");

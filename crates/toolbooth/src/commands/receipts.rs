@@ -92,14 +92,18 @@ pub(super) async fn receipts(loaded: Trusted, command: Receipts) -> Result<bool,
         Receipts::Prune { before, what, shown } => {
             let wanted = match before {
                 Some(before) => {
-                    let kind = match what {
-                        PruneWhat::Receipts => PruneKind::Receipts,
-                        PruneWhat::Logs => PruneKind::Logs,
-                        PruneWhat::Audit => PruneKind::Events,
-                        PruneWhat::Calls => PruneKind::Calls,
-                        PruneWhat::Approvals => PruneKind::Approvals,
+                    let kinds = match what {
+                        PruneWhat::Receipts => vec![PruneKind::Receipts],
+                        // The documents are those that only these logs name.
+                        PruneWhat::Logs => vec![PruneKind::Logs, PruneKind::Documents],
+                        PruneWhat::Audit => vec![PruneKind::Events],
+                        PruneWhat::Calls => vec![PruneKind::Calls],
+                        PruneWhat::Approvals => vec![PruneKind::Approvals],
                     };
-                    time(Some(&before), "--before")?.map(|before| vec![(kind, before)])
+                    let each = |before: String| {
+                        kinds.into_iter().map(|kind| (kind, before.clone())).collect::<Vec<_>>()
+                    };
+                    time(Some(&before), "--before")?.map(each)
                 }
                 None => Some(retention::retained(&loaded)?),
             };
