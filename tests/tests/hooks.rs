@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::process::{Output, Stdio};
 
 use serde_json::{Value, json};
-use toolbooth_tests::mcp::Peer;
+use toolbooth_tests::mcp::{self, Peer};
 use toolbooth_tests::{Place, repository, waiting};
 
 const CLIENTS: [&str; 3] = ["claude", "codex", "gemini"];
@@ -163,7 +163,7 @@ fn rules_approvals_and_windows_hold_for_tools_of_clients() {
     assert!(said.contains("(approval-required)"), "{said}");
     let (list, _) = place.json(&["approvals", "list"]);
     let id = list["approvals"][0]["approvalId"].as_str().expect("an id");
-    assert!(said.contains(&format!("toolbooth approvals approve {id}")), "{said}");
+    assert!(said.contains(id), "{said}");
     let approved = place.run(&["approvals", "approve", id]);
     assert!(approved.status.success());
     // It is spent by the same call, once.
@@ -213,6 +213,8 @@ fn every_failure_denies_in_a_form_that_blocks() {
     check("too large", &fine, hook, &large, "more than 16777216 bytes");
     check("no such client", &fine, &["hook", "claud"], ls.as_bytes(), "claud");
     check("no such option", &fine, &["hook", "claude", "--no"], ls.as_bytes(), "--no");
+    let in_json = ["hook", "claude", "--format", "json", "--timeout", "7200"];
+    check("wrong usage in JSON", &fine, &in_json, ls.as_bytes(), "7200");
     let deep = format!("{}{}", r#"{"a":"#.repeat(100_000), "}".repeat(100_000));
     check("nested deeply", &fine, hook, deep.as_bytes(), "invalid-message");
 
@@ -227,6 +229,7 @@ fn every_failure_denies_in_a_form_that_blocks() {
     for (what, config) in [
         ("no TOML", "["),
         ("an unknown setting", "[hooks.claude]\ncolour = 1\n"),
+        ("a store without memory of calls", "[hooks.claude]\n[store]\ndurability = \"memory\"\n"),
         ("the operator", "[hooks.claude]\ncaller = \"operator\"\n"),
         (
             "a runtime of this name",
@@ -315,13 +318,21 @@ fn no_other_door_shows_or_runs_a_tool_of_a_client() {
     let (planned, _) = place.json(&["plan", r#"{"tools":["claude.Bash"]}"#]);
     assert_eq!(planned["steps"][0]["error"]["code"], "unregistered-tool", "{planned}");
     let exported = place.run(&["export", "--for", "mcp"]);
-    assert!(!String::from_utf8_lossy(&exported.stdout).contains("claude"));
+    let exported = String::from_utf8_lossy(&exported.stdout).into_owned();
+    assert!(exported.contains("calculator") && !exported.contains("claude"), "{exported}");
     let gateway = place.serve();
     let body = json!({ "toolId": "claude.Bash", "args": { "command": "ls" } }).to_string();
-    for path in ["/v1/calls", "/v1/calls?async=true"] {
-        let (_, answer) = gateway.post(path, &body);
-        assert_ne!(answer["status"], "succeeded", "{path}: {answer}");
-    }
+    let (status, answer) = gateway.post("/v1/calls", &body);
+    assert_eq!((status, answer["code"].as_str()), (404, Some("unregistered-tool")), "{answer}");
+    let headers = [("Content-Type", "application/json"), ("Prefer", "respond-async")];
+    let sent =
+        mcp::send_at(&gateway.address, "/v1/calls", "POST", &headers, body.as_bytes()).answer();
+    let queued = sent.json();
+    let call = queued["callId"].as_str().expect("an id").to_owned();
+    waiting::until("the queued call is refused", || {
+        let (_, ended) = gateway.get(&format!("/v1/calls/{call}"));
+        ended.to_string().contains("unregistered-tool")
+    });
     let (_, tools) = gateway.get("/v1/tools");
     assert!(!tools.to_string().contains("claude"), "{tools}");
     for mut door in Peer::all(&place, &gateway) {
@@ -333,8 +344,25 @@ fn no_other_door_shows_or_runs_a_tool_of_a_client() {
         }
     }
     for set in ["all", "shell", "client:claude", "client%3Aclaude"] {
-        let (_, answer) = gateway.post(&format!("/mcp/t/{set}"), &body);
-        assert!(!answer.to_string().contains("succeeded"), "{set}: {answer}");
+        for (method, params) in [
+            ("tools/list", json!({})),
+            ("tools/call", json!({ "name": "claude.Bash", "arguments": { "command": "ls" } })),
+        ] {
+            let message = mcp::modern(1, method, params);
+            let headers = mcp::modern_headers(&message);
+            let headers: Vec<(&str, &str)> =
+                headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+            let headers = [mcp::JSON, mcp::ACCEPT].into_iter().chain(headers).collect::<Vec<_>>();
+            let path = format!("/mcp/{set}");
+            let text = message.to_string();
+            let sent = mcp::send_at(&gateway.address, &path, "POST", &headers, text.as_bytes());
+            let answer = sent.answer();
+            let status = answer.status;
+            let told = String::from_utf8_lossy(&answer.bytes()).into_owned();
+            // A set of an operator exists; that of a hook does not at this door.
+            assert_eq!(status == 404, set.starts_with("client"), "{set} {method}: {told}");
+            assert!(!told.contains("permitted") && !told.contains("Runs a command"), "{told}");
+        }
     }
     gateway.stop();
     let (listed, _) = place.json(&["hook", "claude", "--list"]);
@@ -376,9 +404,45 @@ fn calls_of_the_gateway_itself_pass_and_leave_no_record() {
     let call = |tool: &str| asked(&place, "claude", &message("claude", tool, json!({})));
     assert_eq!(call("mcp__toolbooth__pay_send"), Ok(()));
     assert!(!place.path().join(".toolbooth/toolbooth.db").exists());
-    for other in ["mcp__toolbooths__pay", "mcp__toolbooth__x__pay", "toolbooth", "mcp__toolbooth"] {
+    for other in [
+        "mcp__toolbooths__pay",
+        "mcp__toolbooth__x__pay",
+        "mcp__toolbooth___pay",
+        "toolbooth",
+        "mcp__toolbooth",
+    ] {
         assert!(call(other).expect_err(other).contains("unregistered-tool"));
     }
+}
+
+#[test]
+fn a_call_that_is_to_run_once_is_not_permitted_again() {
+    let place = place("");
+    let entry = json!({ "version": "1.0.0", "tools": [{
+        "toolId": "claude.mcp__pay__send", "description": "Pays.", "category": "function",
+        "inputSchema": { "type": "object", "properties": { "invoice": { "type": "string" } } },
+        "outputSchema": {}, "capabilities": {}, "execution": { "localRuntimeId": "client:claude" },
+        "policy": { "timeoutMs": 1000, "trustLevel": "trusted" },
+        "idempotency": { "mode": "keyed", "keyField": "invoice" },
+    }] });
+    place.write("tools.registry.json", &entry.to_string());
+    let pay = |amount: u64| {
+        message("claude", "mcp__pay__send", json!({ "invoice": "7", "amount": amount }))
+    };
+    assert_eq!(asked(&place, "claude", &pay(10)), Ok(()));
+    for amount in [10, 100_000] {
+        assert!(denied(&place, "claude", &pay(amount)).contains("was permitted before"));
+    }
+}
+
+#[test]
+fn the_environment_of_the_client_changes_no_policy() {
+    let place = place("[policy]\nwhitelist = [\"claude.Read\"]\n");
+    let mut command = place.command(&["hook", "claude"]);
+    command.env("TOOLS_POLICY", "0").env("TOOL_WHITELIST", "*");
+    command.env("TOOLBOOTH__POLICY__WHITELIST", "[\"claude.*\"]");
+    let output = waiting::output_of(&mut command, bash("ls").to_string().as_bytes());
+    assert!(answer(&output).expect_err("is denied").contains("(policy-denied)"));
 }
 
 #[test]
@@ -410,7 +474,8 @@ fn the_printed_settings_run_the_hook() {
         let line = hook["command"].as_str().expect("a command");
         assert!(line.ends_with("--timeout 40"), "{line}");
         let mut command = std::process::Command::new("sh");
-        command.args(["-c", line]).current_dir("/").env("TOOLBOOTH_TRUST", &config);
+        toolbooth_tests::trust(config.as_ref(), place.state(), &[]);
+        command.args(["-c", line]).current_dir("/").env(toolbooth_tests::STATE, place.state());
         let first = recorded(client).swap_remove(0);
         let output = waiting::output_of(&mut command, first.to_string().as_bytes());
         assert_eq!(answer(&output), Ok(()));

@@ -22,6 +22,7 @@ pub(crate) use document::Config;
 #[cfg(test)]
 pub(crate) use doors::HttpTls;
 pub(crate) use doors::{Http, LISTEN};
+pub(crate) use hooks::Hook;
 pub(crate) use load::{FILE, Loaded, LockUse, REGISTRY, configuration_path, draft, load, load_at};
 pub(crate) use parse::parse;
 pub(crate) use policy::{Budgets, Caller, Notify, RuleMode};

@@ -23,6 +23,11 @@ const REASON_CHARS_MAX: usize = 2_000;
 /// The interval at which the end of the deciding process is looked for.
 const LOOK: Duration = Duration::from_millis(1);
 
+/// The time after the limit in which what has to be ended is ended.
+const GRACE: Duration = Duration::from_millis(500);
+/// Variables that change the policy, or trust a configuration; those that begin with `TOOLBOOTH__` too.
+const OVERRIDES: [&str; 4] = ["MCP_TOOLS", "TOOLS_POLICY", "TOOL_WHITELIST", "TOOLBOOTH_TRUST"];
+
 /// The hidden argument of the process that decides.
 pub(crate) const DECIDE: &str = "--decide";
 
@@ -49,10 +54,13 @@ impl Decision {
 
 /// Reads the client's message, has it decided, and answers in the form that every client understands.
 pub(crate) fn answer(limit: Duration) -> ExitCode {
+    let end = Instant::now() + limit;
+    // Whatever hangs, such as the start of a program on a disk that does not answer, the client is answered.
     let decision = decision_of(|| {
-        let end = Instant::now() + limit;
-        let message = message(end)?;
-        decided_by(&mut this_program()?, message, end)
+        in_background(end + GRACE, move || {
+            let message = message(end)?;
+            decided_by(&mut this_program()?, message, end)
+        })?
     });
     if decision.permitted {
         // The client still asks its user where it would without the hook.
@@ -147,6 +155,13 @@ fn this_program() -> Result<Command, String> {
     // What it tells the operator is not for the agent, who gets this process's standard error.
     let told = if std::io::stderr().is_terminal() { Stdio::inherit() } else { Stdio::null() };
     command.args(std::env::args_os().skip(1)).arg(DECIDE).stderr(told);
+    // The environment of a hook is that of the client, which can have it from a project.
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        if OVERRIDES.contains(&&*text) || text.starts_with("TOOLBOOTH__") {
+            command.env_remove(&name);
+        }
+    }
     Ok(command)
 }
 
@@ -169,9 +184,9 @@ impl Deciding {
 
 impl Drop for Deciding {
     fn drop(&mut self) {
-        // Both fail if it has ended.
         let _ = self.0.kill();
-        let _ = self.0.wait();
+        // One that cannot be ended now, because it waits for a disk, is left to the system.
+        let _ = self.ended(Instant::now() + GRACE / 2);
     }
 }
 

@@ -77,7 +77,9 @@ fn main() -> ExitCode {
             return ExitCode::SUCCESS;
         }
         Err(error) => {
-            if json {
+            // A hook denies by what is on standard error, whatever its format.
+            let is_hook = std::env::args_os().any(|argument| argument == "hook");
+            if json && !is_hook {
                 let whole = error.to_string();
                 let said: Vec<&str> = whole
                     .lines()

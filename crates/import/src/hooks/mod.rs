@@ -149,7 +149,9 @@ impl HookClient {
 /// Returns the server in a name such as `mcp__SERVER__TOOL`; `None` if the name can be read in two ways.
 fn server_in(tool: &str) -> Option<String> {
     let (server, own) = tool.strip_prefix("mcp__")?.split_once("__")?;
-    let is_certain = !server.is_empty() && !own.is_empty() && !own.contains("__");
+    // Of `mcp__a___b`, the server can be `a` or `a_`.
+    let is_certain =
+        !server.is_empty() && !own.is_empty() && !own.starts_with('_') && !own.contains("__");
     is_certain.then(|| server.to_owned())
 }
 
@@ -207,6 +209,7 @@ mod tests {
             "mcp__booth__",
             "mcp____pay",
             "mcp__a__b__pay",
+            "mcp__booth___pay",
             "mcp_a_b",
         ] {
             assert_eq!(of_claude(odd), None, "{odd}");

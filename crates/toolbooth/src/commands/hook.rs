@@ -3,8 +3,9 @@
 //! Doc: hooks.md#decisions, hooks.md#caller
 
 use std::io::Read;
+use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -15,7 +16,7 @@ use toolbooth_import::{HookCall, HookClient};
 
 use crate::callers;
 use crate::compose::Runtime;
-use crate::config::Loaded;
+use crate::config::{Durability, Hook, Loaded};
 use crate::failure::{Failure, USAGE};
 use crate::hook::Decision;
 use crate::offline::OfflineGateway;
@@ -33,9 +34,11 @@ pub(super) async fn decide(
     trusted: Result<Trusted, Failure>,
 ) -> Result<bool, Failure> {
     // The rest of the time is for the answer, and for the process that waits for it.
-    let own = limit.mul_f64(0.9);
-    let decision = match tokio::time::timeout(own, decided(client, own.mul_f64(0.8), trusted)).await
-    {
+    let end = Instant::now() + limit.mul_f64(0.8);
+    let left = || end.saturating_duration_since(Instant::now());
+    let mut gateway = None;
+    let decided = tokio::time::timeout(left(), decided(client, end, trusted, &mut gateway)).await;
+    let decision = match decided {
         Ok(Ok(decision)) => decision,
         Ok(Err(failure)) => {
             crate::notice(&failure.text());
@@ -47,20 +50,27 @@ pub(super) async fn decide(
         }
         Err(_) => Decision::deny("Toolbooth did not decide on this call in time, so it is denied."),
     };
+    // What was decided is recorded. The end of the log, and notifications, have what is left of the time.
+    if let Some(runtime) = gateway {
+        match tokio::time::timeout(left(), runtime.shut_down()).await {
+            Ok(Ok(())) => (),
+            Ok(Err(failure)) => crate::notice(&failure.text()),
+            Err(_) => crate::notice("the records were not closed in time"),
+        }
+    }
     output::json_line(&decision);
     Ok(true)
 }
 
 async fn decided(
     client: HookClient,
-    limit: Duration,
+    end: Instant,
     trusted: Result<Trusted, Failure>,
+    gateway: &mut Option<Runtime>,
 ) -> Result<Decision, Failure> {
     let call = read(client)?;
     let loaded = trusted?;
-    let Some(hook) = loaded.config.hooks.of(client) else {
-        return Err(not_configured(client, &loaded));
-    };
+    let hook = configured(client, &loaded)?;
     if call.server.as_ref().is_some_and(|server| hook.gateways.contains(server)) {
         return Ok(Decision::permit());
     }
@@ -73,23 +83,36 @@ async fn decided(
     let HookCall { tool, input, session_id, .. } = call;
     let args = serde_json::to_string(&Value::Object(input)).and_then(RawValue::from_string);
     let args = args.map_err(|error| Failure::usage(format!("the arguments: {error}")))?;
+    let runtime = gateway.insert(Runtime::build(OfflineGateway::build(loaded).await?).await?);
+    // A call that waits for its approval is answered before the time is over.
+    let limit = end.saturating_duration_since(Instant::now()).mul_f64(0.8);
     let asked = ToolCall {
         tool: ToolName::Id(client.tool_id(&tool)),
         args: Some(args),
         context: CallContext {
             agent_id: Some(client.as_str().to_owned()),
             session_id,
-            deadline_ms: Some(u64::try_from(limit.as_millis()).unwrap_or(u64::MAX)),
+            deadline_ms: Some(u64::try_from(limit.as_millis()).unwrap_or(u64::MAX).max(1)),
             ..CallContext::default()
         },
         caller,
         toolset: Some(Arc::from(client.runtime_id())),
     };
-    let runtime = Runtime::build(OfflineGateway::build(loaded).await?).await?;
     let (conversation, _counterpart) = Conversation::pair(false);
     let result = runtime.proxy.call(asked, conversation).await;
-    runtime.shut_down().await?;
     Ok(of_result(client, &tool, &result))
+}
+
+/// Returns the settings of a client's hook.
+fn configured(client: HookClient, loaded: &Loaded) -> Result<Hook, Failure> {
+    let Some(hook) = loaded.config.hooks.of(client) else {
+        return Err(not_configured(client, loaded));
+    };
+    if loaded.config.store.durability == Durability::Memory {
+        let message = "each hook is a process of its own, and `memory` keeps nothing between them";
+        return Err(Failure::configuration(message).at("store.durability"));
+    }
+    Ok(hook.clone())
 }
 
 /// Reads the message of the client.
@@ -119,6 +142,13 @@ fn not_configured(client: HookClient, loaded: &Loaded) -> Failure {
 /// Returns the decision that an answer of the path states.
 fn of_result(client: HookClient, tool: &str, result: &ToolResult) -> Decision {
     let permitted = result.structured_content.as_ref().map(|content| content.tree());
+    if result.replayed {
+        // What the client would do now is another effect than that of the earlier call.
+        return Decision::deny(
+            "Toolbooth denied this call: a call with the same key was permitted before, and its tool is \
+             to run once.",
+        );
+    }
     if result.status == Status::Succeeded && permitted == Some(json!({ "permitted": true })) {
         return Decision::permit();
     }
@@ -137,8 +167,7 @@ fn of_result(client: HookClient, tool: &str, result: &ToolResult) -> Decision {
         ErrorCode::ApprovalRequired => {
             if let Some(id) = detail("approvalId") {
                 reason.push_str(&format!(
-                    ". An operator can grant it (`toolbooth approvals approve {id}`); then try the same call \
-                     again."
+                    ". An operator can grant the approval {id}; then try the same call again."
                 ));
             }
         }
@@ -148,35 +177,40 @@ fn of_result(client: HookClient, tool: &str, result: &ToolResult) -> Decision {
 }
 
 /// Prints what the settings of a client need, so that it asks this program with the configuration in use.
+/// `data` is the data folder, if the command line names it.
 pub(super) fn settings(
     client: HookClient,
     limit: Duration,
     loaded: &Loaded,
+    data: Option<&Path>,
     format: Format,
 ) -> Result<bool, Failure> {
-    if loaded.config.hooks.of(client).is_none() {
-        return Err(not_configured(client, loaded));
-    }
+    configured(client, loaded)?;
     let Some(file) = &loaded.file else { return Err(not_configured(client, loaded)) };
-    let file = std::path::absolute(file).unwrap_or_else(|_| file.clone());
     let this = std::env::current_exe()
         .map_err(|error| Failure::usage(format!("this program cannot be found: {error}")))?;
-    let words = [
-        this.display().to_string(),
-        "hook".to_owned(),
-        client.as_str().to_owned(),
-        "--config".to_owned(),
-        file.display().to_string(),
-        "--timeout".to_owned(),
-        limit.as_secs().to_string(),
-    ];
-    let command = words.map(|word| quoted(&word)).join(" ");
-    let (place, settings) = client.settings(&command, limit + MARGIN);
+    let mut words = vec![text(&this)?, "hook".to_owned(), client.as_str().to_owned()];
+    words.extend(["--config".to_owned(), text(file)?]);
+    if let Some(data) = data {
+        words.extend(["--data".to_owned(), text(data)?]);
+    }
+    words.extend(["--timeout".to_owned(), limit.as_secs().to_string()]);
+    let words: Vec<String> = words.iter().map(|word| quoted(word)).collect();
+    let (place, settings) = client.settings(&words.join(" "), limit + MARGIN);
     if !format.is_json() {
         crate::notice(&format!("add this to {place}:"));
     }
     output::json(&settings);
     Ok(true)
+}
+
+/// Returns an absolute path as text.
+fn text(path: &Path) -> Result<String, Failure> {
+    let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    path.to_str().map(str::to_owned).ok_or_else(|| {
+        Failure::usage("the path is not UTF-8, which settings of clients must be")
+            .at(path.display().to_string())
+    })
 }
 
 /// Returns a word of a POSIX shell.
@@ -194,9 +228,7 @@ pub(super) async fn list(
     offline: OfflineGateway,
     format: Format,
 ) -> Result<bool, Failure> {
-    let Some(hook) = offline.loaded.config.hooks.of(client) else {
-        return Err(not_configured(client, &offline.loaded));
-    };
+    let hook = configured(client, &offline.loaded)?;
     let caller = callers::named(&offline.loaded, hook.caller.as_deref().unwrap_or("local")).await?;
     let view = offline.catalogue.view(&caller).within(Some(Arc::from(client.runtime_id())));
     let (tools, _) = view.all(None, usize::MAX);

@@ -92,7 +92,7 @@ pub(crate) async fn run(cli: Cli) -> Result<bool, Failure> {
             hook::decide(hook.client.into(), hook.limit(), trusted()).await
         }
         Command::Hook(hook) if hook.settings => {
-            hook::settings(hook.client.into(), hook.limit(), &load()?, hook.shown.format)
+            hook::settings(hook.client.into(), hook.limit(), &load()?, data, hook.shown.format)
         }
         Command::Hook(hook) => {
             let loaded = trusted()?.using_lock(LockUse::Look);
