@@ -5,9 +5,8 @@
 use std::time::Duration;
 
 use data_encoding::BASE64;
-use hmac::{Hmac, KeyInit, Mac};
+use ring::hmac::{HMAC_SHA256, Key, sign};
 use secrecy::{ExposeSecret, SecretString};
-use sha2::Sha256;
 
 use crate::error::WebhookError;
 
@@ -76,10 +75,8 @@ fn signing_key(key: &SecretString) -> Result<Vec<u8>, WebhookError> {
 
 /// Returns the value of the header `webhook-signature`.
 fn signature(key: &[u8], id: &str, at: i64, document: &str) -> String {
-    #[expect(clippy::expect_used, reason = "the library states it")]
-    let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("HMAC takes keys of any length");
-    mac.update(format!("{id}.{at}.{document}").as_bytes());
-    format!("v1,{}", BASE64.encode(&mac.finalize().into_bytes()))
+    let signed = sign(&Key::new(HMAC_SHA256, key), format!("{id}.{at}.{document}").as_bytes());
+    format!("v1,{}", BASE64.encode(signed.as_ref()))
 }
 
 #[cfg(test)]

@@ -6,10 +6,11 @@
 use std::fmt;
 
 use data_encoding::{HEXLOWER, HEXLOWER_PERMISSIVE};
-use hmac::{Hmac, KeyInit, Mac};
+use ring::hmac::{Context, HMAC_SHA256, Key};
 use serde_json::Value;
-use sha2::{Digest, Sha256};
 use toolbooth_contracts::json::write_canonical;
+
+use crate::sha256::Sha256;
 
 /// Length of a store's digest key, in bytes.
 pub const KEY_BYTES: usize = 32;
@@ -17,7 +18,7 @@ pub const KEY_BYTES: usize = 32;
 /// Returns the SHA-256 of `bytes`, in hex.
 #[must_use]
 pub fn sha256_hex(bytes: &[u8]) -> String {
-    hex(&Sha256::digest(bytes))
+    hex(&Sha256::of(bytes))
 }
 
 pub(crate) fn hex(bytes: &[u8]) -> String {
@@ -53,7 +54,7 @@ pub fn of_record(record: &impl serde::Serialize) -> String {
 /// Makes digests with the store's key.
 #[derive(Clone)]
 pub struct Digester {
-    mac: Hmac<Sha256>,
+    key: Key,
     key_id: String,
     /// The digesters with the store's earlier keys.
     older: Vec<Digester>,
@@ -69,14 +70,12 @@ impl Digester {
     /// Returns a digester with `key`. The key id is derived from the key and does not reveal it.
     #[must_use]
     pub fn new(key: &[u8; KEY_BYTES]) -> Self {
-        let mut id = Sha256::new();
+        let mut id = Sha256::default();
         id.update(b"toolbooth digest key id");
         id.update(key);
-        let mut key_id = hex(&id.finalize());
+        let mut key_id = hex(&id.finish());
         key_id.truncate(16);
-        #[expect(clippy::expect_used, reason = "HMAC takes keys of any length")]
-        let mac = Hmac::new_from_slice(key).expect("HMAC takes keys of any length");
-        Self { mac, key_id, older: Vec::new() }
+        Self { key: Key::new(HMAC_SHA256, key), key_id, older: Vec::new() }
     }
 
     /// Adds the store's earlier keys. Records under their digests are found; new digests use the
@@ -106,15 +105,13 @@ impl Digester {
     /// Returns the digest of bytes, in hex.
     #[must_use]
     pub fn of_bytes(&self, bytes: &[u8]) -> String {
-        let mut mac = self.mac.clone();
-        mac.update(bytes);
-        hex(&mac.finalize().into_bytes())
+        hex(ring::hmac::sign(&self.key, bytes).as_ref())
     }
 
     /// Returns the digest of a document, over its canonical form, in hex.
     #[must_use]
     pub fn of(&self, value: &Value) -> String {
-        let mut own = Pieces::new(vec![self.mac.clone()]);
+        let mut own = Pieces::new([self]);
         // Writing to a hash cannot fail.
         let _ = write_canonical(value, &mut own);
         own.end().pop().unwrap_or_default()
@@ -124,7 +121,7 @@ impl Digester {
     /// document is traversed once.
     #[must_use]
     pub fn of_all(&self, value: &Value) -> (String, Vec<String>) {
-        let mut own = Pieces::new(self.all().map(|digester| digester.mac.clone()).collect());
+        let mut own = Pieces::new(self.all());
         // Writing to a hash cannot fail.
         let _ = write_canonical(value, &mut own);
         let mut digests = own.end().into_iter();
@@ -134,7 +131,7 @@ impl Digester {
     /// Returns the digest of a serialized record, in hex.
     #[must_use]
     pub fn of_written(&self, record: &impl serde::Serialize) -> String {
-        let mut own = Pieces::new(vec![self.mac.clone()]);
+        let mut own = Pieces::new([self]);
         // Writing to a hash cannot fail, and records are plain data.
         let _ = serde_json::to_writer(&mut own, record);
         own.end().pop().unwrap_or_default()
@@ -143,12 +140,12 @@ impl Digester {
     /// Returns the digest of several parts, each prefixed with its length, in hex.
     #[must_use]
     pub fn of_parts(&self, parts: &[&str]) -> String {
-        let mut mac = self.mac.clone();
+        let mut mac = Context::with_key(&self.key);
         for part in parts {
             mac.update(&(part.len() as u64).to_be_bytes());
             mac.update(part.as_bytes());
         }
-        hex(&mac.finalize().into_bytes())
+        hex(mac.sign().as_ref())
     }
 }
 
@@ -157,12 +154,13 @@ const PIECE: usize = 4 << 10;
 
 /// Hashes written data in pieces.
 struct Pieces {
-    macs: Vec<Hmac<Sha256>>,
+    macs: Vec<Context>,
     gathered: Vec<u8>,
 }
 
 impl Pieces {
-    fn new(macs: Vec<Hmac<Sha256>>) -> Self {
+    fn new<'d>(digesters: impl IntoIterator<Item = &'d Digester>) -> Self {
+        let macs = digesters.into_iter().map(|digester| Context::with_key(&digester.key)).collect();
         Self { macs, gathered: Vec::with_capacity(PIECE) }
     }
 
@@ -180,7 +178,7 @@ impl Pieces {
     fn end(self) -> Vec<String> {
         let hashed = self.macs.into_iter().map(|mut mac| {
             mac.update(&self.gathered);
-            hex(&mac.finalize().into_bytes())
+            hex(mac.sign().as_ref())
         });
         hashed.collect()
     }

@@ -23,6 +23,7 @@ pub mod proof;
 pub mod queue;
 pub mod reads;
 pub mod redact;
+pub mod sha256;
 pub mod stats;
 pub mod stored_orders;
 pub mod verify;

@@ -8,9 +8,9 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use ed25519_dalek::Signer as _;
 use ed25519_dalek::{Signature, SigningKey, VerifyingKey};
-use sha2::{Digest, Sha256};
 
 use crate::digest::hex;
+use crate::sha256::Sha256;
 
 /// The default name of keys.
 pub const KEY_NAME: &str = "toolbooth-audit";
@@ -40,12 +40,11 @@ pub enum NoteError {
 }
 
 fn key_id(name: &str, key: &VerifyingKey) -> [u8; 4] {
-    let mut hasher = Sha256::new();
+    let mut hasher = Sha256::default();
     hasher.update(name.as_bytes());
-    hasher.update([b'\n', ED25519]);
+    hasher.update(&[b'\n', ED25519]);
     hasher.update(key.as_bytes());
-    let digest: [u8; 32] = hasher.finalize().into();
-    let [a, b, c, d, ..] = digest;
+    let [a, b, c, d, ..] = hasher.finish();
     [a, b, c, d]
 }
 

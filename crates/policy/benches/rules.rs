@@ -10,6 +10,10 @@ use toolbooth_contracts::{CallContext, Guard, Identity, ToolContract};
 use toolbooth_policy::rules::{HistoryWindows, RuleFile, RuleSet};
 use toolbooth_policy::{EngineTool, PolicyEngine, Question, Verdict};
 
+/// The allocator of the program.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Rules in the set, and rules that can apply to one tool.
 const RULES: usize = 1_000;
 const RULES_OF_A_TOOL: usize = 20;

@@ -7,9 +7,8 @@
 
 use std::fmt;
 
-use sha2::{Digest, Sha256};
-
 use crate::digest::hex;
+use crate::sha256::Sha256;
 
 /// A node of a tree: SHA-256.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -38,26 +37,26 @@ impl Hash {
 /// Returns the hash of a leaf, `SHA-256(0x00 ‖ bytes)`.
 #[must_use]
 pub fn leaf_hash(bytes: &[u8]) -> Hash {
-    let mut hasher = Sha256::new();
-    hasher.update([0]);
+    let mut hasher = Sha256::default();
+    hasher.update(&[0]);
     hasher.update(bytes);
-    Hash(hasher.finalize().into())
+    Hash(hasher.finish())
 }
 
 /// Returns the hash of a node over two others, `SHA-256(0x01 ‖ left ‖ right)`.
 #[must_use]
 pub fn node_hash(left: Hash, right: Hash) -> Hash {
-    let mut hasher = Sha256::new();
-    hasher.update([1]);
-    hasher.update(left.0);
-    hasher.update(right.0);
-    Hash(hasher.finalize().into())
+    let mut hasher = Sha256::default();
+    hasher.update(&[1]);
+    hasher.update(&left.0);
+    hasher.update(&right.0);
+    Hash(hasher.finish())
 }
 
 /// Returns the root of a tree without leaves: the hash of the empty input.
 #[must_use]
 pub fn empty_root() -> Hash {
-    Hash(Sha256::digest([]).into())
+    Hash(Sha256::of(&[]))
 }
 
 /// Maximum number of leaves of a tree: no log reaches it, and sums do not overflow.

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OptionalExtension, Row};
-use sha2::{Digest, Sha256};
 use toolbooth_audit::Digester;
+use toolbooth_audit::sha256::Sha256;
 
 use crate::sqlite::folder::StoreFolder;
 
@@ -147,12 +147,12 @@ impl Sealer {
             "SELECT * FROM ends WHERE ?1 IS NULL OR writer > ?1 ORDER BY writer",
             &mut ends,
         )?;
-        let mut whole = Sha256::new();
-        whole.update(made.to_le_bytes());
+        let mut whole = Sha256::default();
+        whole.update(&made.to_le_bytes());
         for part in [&*blocks, names, tail, &ends] {
-            whole.update(part.1.clone().finalize());
+            whole.update(&part.1.clone().finish());
         }
-        Ok(self.digester.of_bytes(&whole.finalize()))
+        Ok(self.digester.of_bytes(&whole.finish()))
     }
 }
 
@@ -186,18 +186,18 @@ fn add(connection: &Connection, sql: &str, known: &mut Part) -> rusqlite::Result
     let mut rows = statement.query([known.0])?;
     while let Some(row) = rows.next()? {
         known.0 = Some(row.get(0)?);
-        known.1.update(digest_of(row, 0)?);
+        known.1.update(&digest_of(row, 0)?);
     }
     Ok(())
 }
 
 /// Returns the digest of the columns of a row, from the column `from` on.
 fn digest_of(row: &Row<'_>, from: usize) -> rusqlite::Result<Vec<u8>> {
-    let mut digest = Sha256::new();
+    let mut digest = Sha256::default();
     for at in from..row.as_ref().column_count() {
         let mut put = |kind: u8, bytes: &[u8]| {
-            digest.update([kind]);
-            digest.update((bytes.len() as u64).to_le_bytes());
+            digest.update(&[kind]);
+            digest.update(&(bytes.len() as u64).to_le_bytes());
             digest.update(bytes);
         };
         match row.get_ref(at)? {
@@ -208,5 +208,5 @@ fn digest_of(row: &Row<'_>, from: usize) -> rusqlite::Result<Vec<u8>> {
             ValueRef::Blob(bytes) => put(4, bytes),
         }
     }
-    Ok(digest.finalize().to_vec())
+    Ok(digest.finish().to_vec())
 }
