@@ -8,7 +8,7 @@ use data_encoding::BASE64;
 use serde_json::{Value, json};
 use toolbooth_tests::mcp::{Session, request};
 use toolbooth_tests::waiting::until;
-use toolbooth_tests::{Gateway, Place};
+use toolbooth_tests::{Gateway, Place, waiting};
 
 const RULES: &str = "\
 @id(\"all\")
@@ -299,11 +299,43 @@ fn a_url_is_told_with_a_signature() {
         ("{ url = \"http://127.0.0.1:1/\" }", "either `command`, or `url` and `secret`"),
         ("{ url = \"ftp://x/\", secret = { secret_ref = \"env:PATH\" } }", "no URL of HTTP"),
         ("{ url = \"http://x/\", secret = { secret_ref = \"env:NOT_THERE\" } }", "NOT_THERE"),
+        ("{ command = [\"./none.sh\"] }", "the program `./none.sh` is not there"),
     ] {
         let place = self::place(&format!("notify = {wrong}"));
         let refused = place.run(&["serve", "--http", "127.0.0.1:0"]);
         let words = String::from_utf8_lossy(&refused.stderr).into_owned();
         assert!(refused.status.code() == Some(2) && words.contains(told), "{wrong}: {words}");
+        let (report, _) = place.json(&["doctor"]);
+        let failed = |check: &Value| check["state"] == "failed" && check.to_string().contains(told);
+        assert!(report["checks"].as_array().expect("checks").iter().any(failed), "{report}");
+    }
+}
+
+#[test]
+fn doctor_tells_how_approvals_are_reported() {
+    let secret = "secret = { secret_ref = \"env:PATH\" }";
+    for (notify, state, told) in [
+        ("command = [\"./tell.sh\"]".to_owned(), "ok", "by `./tell.sh`"),
+        (format!("url = \"http://127.0.0.1:1/x\", {secret}"), "ok", "to 127.0.0.1"),
+        (format!("url = \"https://chat.example/x\", {secret}"), "ok", "to chat.example"),
+        (format!("url = \"http://chat.example/x\", {secret}"), "warning", "without TLS"),
+    ] {
+        let place = place(&format!("notify = {{ {notify} }}"));
+        place.write("tell.sh", "#!/bin/sh\n");
+        let program = place.path().join("tell.sh");
+        let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(program, executable).expect("is changed");
+        // The program is sought in the folder of the configuration.
+        let config = place.path().join("toolbooth.toml").display().to_string();
+        let output = waiting::output_of(
+            place.command(&["doctor", "--format", "json", "--config", &config]).current_dir("/"),
+            b"",
+        );
+        let report: Value = serde_json::from_slice(&output.stdout).expect("a report");
+        let mut checks = report["checks"].as_array().expect("checks").iter();
+        let check = checks.find(|check| check["name"] == "notifications").expect("the check");
+        assert_eq!(check["state"], state, "{check}");
+        assert!(check["message"].as_str().expect("a message").contains(told), "{check}");
     }
 }
 

@@ -5,6 +5,7 @@
 //! hooks.md#settings, hooks.md#limits, configuration.md#hooks, hooks.md#decisions, hooks.md#caller
 
 use std::collections::BTreeSet;
+use std::io::Write;
 use std::process::{Output, Stdio};
 
 use serde_json::{Value, json};
@@ -457,6 +458,141 @@ fn another_caller_has_its_own_rights() {
     let read = message("claude", "Read", json!({ "file_path": "/etc/passwd" }));
     assert!(denied(&place, "claude", &read).contains("policy-denied"));
     assert!(logs(&place).iter().all(|log| log["caller"] == "key:coder"));
+}
+
+#[test]
+fn a_key_that_is_revoked_is_no_caller() {
+    let place = Place::new();
+    place.write(
+        "toolbooth.toml",
+        "[hooks.claude]\ncaller = \"coder\"\n[callers.coder]\nmatch = [\"key:coder\"]\n\
+         tools = [\"claude.*\"]\ngrants = [\"run:commands\"]\n\
+         [policy]\nrules = \"rules.cedar\"\n",
+    );
+    // The set names the key, and the key has its groups.
+    place.write(
+        "rules.cedar",
+        "@id(\"team\")\npermit (principal in Group::\"team\", action, resource);\n",
+    );
+    assert!(denied(&place, "claude", &bash("ls")).contains("policy-denied"));
+    let (_, exit) = place.json(&["keys", "create", "coder", "--group", "team"]);
+    assert_eq!(exit, 0);
+    assert_eq!(asked(&place, "claude", &bash("ls")), Ok(()));
+    assert_eq!(
+        doctor_of(&place, "hook claude"),
+        ("ok".into(), "its calls belong to `key:coder`".into())
+    );
+    let (_, exit) = place.json(&["keys", "revoke", "coder"]);
+    assert_eq!(exit, 0);
+    let said = denied(&place, "claude", &bash("ls"));
+    assert!(said.contains("cannot decide") && !said.contains("coder"), "{said}");
+    let (state, message) = doctor_of(&place, "hook claude");
+    assert_eq!(state, "failed");
+    assert!(
+        message.contains("the key of `key:coder` is revoked (hooks.claude.caller)"),
+        "{message}"
+    );
+    // A record that says otherwise, and that no event accounts for, is not believed.
+    let database = rusqlite::Connection::open(place.path().join(".toolbooth/toolbooth.db"));
+    let sql = "UPDATE orders SET body = json_remove(body, '$.subject.Key.revokedAt', '$.subject.key.revokedAt')";
+    assert_eq!(database.and_then(|database| database.execute(sql, [])).expect("is changed"), 1);
+    assert!(denied(&place, "claude", &bash("ls")).contains("cannot decide"));
+    let (_, message) = doctor_of(&place, "hook claude");
+    assert!(message.contains("the record of the key of `key:coder` is damaged"), "{message}");
+}
+
+/// Returns the state and the message of a check of `doctor`.
+fn doctor_of(place: &Place, name: &str) -> (String, String) {
+    let (report, _) = place.json(&["doctor"]);
+    let checks = report["checks"].as_array().cloned().expect("checks");
+    let check = checks.into_iter().find(|check| check["name"] == name).expect("the check");
+    let text = |field: &str| check[field].as_str().unwrap_or_default().to_owned();
+    (text("state"), text("message"))
+}
+
+#[test]
+fn doctor_tells_what_is_wrong_with_a_hook() {
+    assert_eq!(doctor_of(&place(""), "hook gemini").0, "ok");
+    let wrong = [
+        (
+            "[hooks.codex]\ncaller = \"operator\"\n",
+            "an agent cannot be the operator (hooks.codex.caller)",
+        ),
+        (
+            "[hooks.codex]\ncaller = \"key:nobody\"\n",
+            "there is no caller `key:nobody` (hooks.codex.caller)",
+        ),
+        (
+            "[hooks.codex]\n[store]\ndurability = \"memory\"\n",
+            "keeps nothing between them (store.durability)",
+        ),
+    ];
+    for (config, expected) in wrong {
+        let place = Place::new();
+        place.write("toolbooth.toml", config);
+        let (state, message) = doctor_of(&place, "hook codex");
+        assert_eq!(state, "failed", "{config}");
+        assert!(message.contains(expected), "{message}");
+    }
+}
+
+#[test]
+fn a_source_cannot_have_the_name_of_a_client_with_a_hook() {
+    for source in [
+        "[servers.claude]\ncommand = \"true\"\n",
+        "[commands.claude]\ndiscover_command = \"true\"\ncall_command = \"true\"\n",
+    ] {
+        let place = Place::new();
+        place.write("toolbooth.toml", &format!("[hooks.claude]\n{source}"));
+        let (failure, exit) = place.json(&["list"]);
+        assert_eq!(exit, 2, "{failure}");
+        let message = failure["error"]["message"].as_str().expect("a message");
+        assert!(message.contains("the tools of the client of `[hooks.claude]`"), "{message}");
+        assert!(denied(&place, "claude", &bash("ls")).contains("cannot decide"));
+    }
+}
+
+#[test]
+fn a_client_that_is_not_told_uses_no_approval_up() {
+    let place = ruled();
+    let config = std::fs::read_to_string(place.path().join("toolbooth.toml")).expect("is read");
+    place.write("toolbooth.toml", &format!("{config}[approvals]\nwait_ms = 600000\n"));
+    let mut command = place.command(&["hook", "claude", "--timeout", "600"]);
+    command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut hook = waiting::Running::start(&mut command);
+    let mut stdin = hook.0.stdin.take().expect("a pipe");
+    stdin.write_all(bash("git push").to_string().as_bytes()).expect("is written");
+    drop(stdin);
+    let pending = || place.json(&["approvals", "list"]).0["approvals"][0]["approvalId"].clone();
+    waiting::until("the approval is asked for", || pending().is_string());
+    let id = pending().as_str().map(str::to_owned).expect("an id");
+    let deciding = child_of(hook.0.id());
+    hook.kill();
+    waiting::until("the deciding process ends", || !is_deciding(deciding));
+    let (decided, exit) = place.json(&["approvals", "approve", &id]);
+    assert_eq!(exit, 0, "{decided}");
+    // The approval is there for the call that the client is told of.
+    place.write("toolbooth.toml", &config);
+    assert_eq!(asked(&place, "claude", &bash("git push")), Ok(()));
+    assert!(denied(&place, "claude", &bash("git push")).contains("(approval-required)"));
+}
+
+/// Returns the process that a process has started.
+fn child_of(parent: u32) -> u32 {
+    let processes = std::fs::read_dir("/proc").expect("is read").flatten();
+    let ids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let status =
+        |id: &u32| std::fs::read_to_string(format!("/proc/{id}/status")).unwrap_or_default();
+    let line = format!("PPid:\t{parent}\n");
+    let found: Vec<u32> = ids.filter(|id| status(id).contains(&line)).collect();
+    assert!(matches!(found.as_slice(), [one] if is_deciding(*one)), "{found:?}");
+    found.into_iter().next().expect("one")
+}
+
+/// Whether a process runs that decides. One that has ended and waits for its parent has no command line.
+fn is_deciding(id: u32) -> bool {
+    let line = std::fs::read_to_string(format!("/proc/{id}/cmdline")).unwrap_or_default();
+    line.contains("--decide")
 }
 
 #[test]

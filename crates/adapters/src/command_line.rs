@@ -77,11 +77,22 @@ impl CommandLine {
         if let Some(error) = settings.filter_map(|setting| setting.resolve().err()).next() {
             return Readiness::NotConfigured(error.to_string());
         }
+        let cwd = match &self.cwd {
+            Some(cwd) => cwd.expose().map(PathBuf::from).map_err(|error| error.to_string()),
+            None => std::env::current_dir().map_err(|error| error.to_string()),
+        };
+        let cwd = match cwd {
+            Ok(cwd) => cwd,
+            Err(error) => return Readiness::NotConfigured(error),
+        };
         match self.argv.first().map(Setting::expose) {
-            Some(Ok(program)) if findable(&program) => Readiness::Ready,
-            Some(Ok(program)) => {
-                Readiness::NotConfigured(format!("the program `{program}` is not there"))
-            }
+            Some(Ok(program)) => match find(&program, &cwd) {
+                Some(path) if is_executable(&path) => Readiness::Ready,
+                Some(_) => {
+                    Readiness::NotConfigured(format!("the program `{program}` is not executable"))
+                }
+                None => Readiness::NotConfigured(format!("the program `{program}` is not there")),
+            },
             _ => Readiness::NotConfigured("the command line is empty".to_owned()),
         }
     }

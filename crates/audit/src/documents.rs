@@ -1,4 +1,5 @@
-//! Documents that records name by their digests: contracts, and the policy as one document.
+//! Documents that records name by their digests: contracts, the policy as one document, and what was known of
+//! callers with many names.
 //!
 //! Doc: records.md#documents
 

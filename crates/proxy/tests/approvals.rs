@@ -11,7 +11,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
+use toolbooth_audit::LedgerReads;
 use toolbooth_audit::memory::MemoryLedger;
+use toolbooth_audit::reads::LogFilter;
 use toolbooth_contracts::approval::{Approval, ApprovalState, Approvers};
 use toolbooth_contracts::contract::{AdapterId, ToolContract};
 use toolbooth_contracts::conversation::CancelHandle;
@@ -19,11 +21,11 @@ use toolbooth_contracts::coverage::Readiness;
 use toolbooth_contracts::order::PauseTarget;
 use toolbooth_contracts::{
     CallRequest, Caller, Conversation, Dispatch, ErrorCode, Executor, Guard, Identity, Outcome,
-    ToolCall, ToolOutput, ToolResult,
+    ToolCall, ToolOutput, ToolPattern, ToolResult,
 };
 use toolbooth_policy::{
     ApprovalNeed, Authorizer, CallerRights, CallerSets, EngineError, FeatureFlags, PolicyEngine,
-    Question, Verdict,
+    Question, Verdict, Whitelist,
 };
 use toolbooth_proxy::{
     ApprovalFilter, Clock, Decided, Executors, Limits, ProxyParts, SystemClock, ToolProxy, World,
@@ -62,8 +64,19 @@ fn named(name: &str) -> Caller {
     Caller::authenticated(Identity::named(name).unwrap())
 }
 
+/// A policy with these rights of the agent.
+fn policy(agent: CallerRights) -> Authorizer {
+    let operators = CallerRights { operate: true, ..CallerRights::everything() };
+    let sets = [("agents", "key:agent", agent), ("ops", "key:op-*", operators)];
+    let sets =
+        sets.map(|(name, pattern, rights)| (name.to_owned(), (vec![pattern.to_owned()], rights)));
+    let sets = CallerSets::new(sets.into_iter().collect()).unwrap();
+    Authorizer::new(FeatureFlags::ON).with_engine(Arc::new(Asking)).with_callers(sets)
+}
+
 struct Fixture {
     proxy: ToolProxy,
+    ledger: Arc<MemoryLedger>,
     worlds: Arc<Worlds>,
     runs: Arc<AtomicUsize>,
 }
@@ -81,14 +94,7 @@ impl Fixture {
         let tool = RegisteredTool::from_entry(&entry, Source::File, &Guard::default()).unwrap();
         let _ = registry.register(tool);
         let everything = CallerRights::everything();
-        let operators = CallerRights { operate: true, ..everything.clone() };
-        let sets = [("agents", "key:agent", everything), ("ops", "key:op-*", operators)];
-        let sets = sets
-            .map(|(name, pattern, rights)| (name.to_owned(), (vec![pattern.to_owned()], rights)));
-        let sets = CallerSets::new(sets.into_iter().collect()).unwrap();
-        let policy =
-            Authorizer::new(FeatureFlags::ON).with_engine(Arc::new(Asking)).with_callers(sets);
-        let worlds = Worlds::new(World::new(policy).with_registry(registry));
+        let worlds = Worlds::new(World::new(policy(everything)).with_registry(registry));
         let ledger = Arc::new(MemoryLedger::new("writer", &[3; 32], &SystemClock::default().now()));
         let runs = Arc::new(AtomicUsize::new(0));
         let executors = Executors::default()
@@ -96,9 +102,9 @@ impl Fixture {
         let proxy = ToolProxy::new(ProxyParts {
             reads: Some(Arc::clone(&ledger) as _),
             limits: Limits { in_flight_max: 1, approval_wait: wait, ..Limits::default() },
-            ..ProxyParts::new(Arc::clone(&worlds), ledger, executors)
+            ..ProxyParts::new(Arc::clone(&worlds), Arc::clone(&ledger) as _, executors)
         });
-        Self { proxy, worlds, runs }
+        Self { proxy, ledger, worlds, runs }
     }
 
     async fn call(&self, args: Value, key: Option<&str>) -> ToolResult {
@@ -111,7 +117,13 @@ impl Fixture {
     /// Calls in the background; returns the task once the approval is requested.
     async fn waiting(&self, args: Value) -> (JoinHandle<ToolResult>, Approval, CancelHandle) {
         let request = CallRequest::new("shop.order", &args.to_string()).unwrap();
-        let call = ToolCall::new(request, named("key:agent"));
+        self.waiting_for(ToolCall::new(request, named("key:agent"))).await
+    }
+
+    async fn waiting_for(
+        &self,
+        call: ToolCall,
+    ) -> (JoinHandle<ToolResult>, Approval, CancelHandle) {
         let (conversation, cancel) = Conversation::detached();
         let proxy = self.proxy.clone();
         let task = tokio::spawn(async move { proxy.call(call, conversation).await });
@@ -170,16 +182,71 @@ async fn a_call_waits_for_its_decision_without_a_slot() {
 
 #[tokio::test]
 async fn what_is_in_force_at_the_decision_judges_the_call() {
+    type Change = fn(&mut World);
+    let changes: [(Change, ErrorCode, Option<&str>); 4] = [
+        (
+            |world| world.set_pauses([PauseTarget::All].into_iter().collect()),
+            ErrorCode::Paused,
+            Some("pause"),
+        ),
+        (
+            |world| *world = World::clone(world).with_registry(ToolRegistry::default()),
+            ErrorCode::UnregisteredTool,
+            None,
+        ),
+        (
+            |world| {
+                let tools = Some(vec![ToolPattern::try_from("other".to_owned()).unwrap()]);
+                world.set_policy(policy(CallerRights { tools, ..CallerRights::everything() }));
+            },
+            ErrorCode::UnregisteredTool,
+            None,
+        ),
+        (
+            |world| {
+                let policy = policy(CallerRights::everything());
+                world.set_policy(policy.with_whitelist(Whitelist::parse("other").unwrap()));
+            },
+            ErrorCode::PolicyDenied,
+            Some("whitelist"),
+        ),
+    ];
+    for (change, expected, rule) in changes {
+        let fixture = Fixture::new(LONG);
+        let (task, approval, _cancel) = fixture.waiting(json!({ "by": "one" })).await;
+        let mut world = World::clone(&fixture.worlds.now());
+        change(&mut world);
+        fixture.worlds.publish(world);
+        assert!(matches!(fixture.decide("key:op-a", &approval, true).await, Decided::Done(_)));
+        let result = task.await.unwrap();
+        assert_eq!((code(&result), fixture.runs()), (Some(expected), 0));
+        let kept = fixture.proxy.approval(&named("key:op-a"), &approval.approval_id).await.unwrap();
+        assert_eq!(kept.unwrap().state, ApprovalState::Granted);
+        // The log has no decision of what was in force before.
+        let filter = LogFilter { call: Some(result.call_id), limit: 10, ..LogFilter::default() };
+        let logs = fixture.ledger.agent_logs(filter).await.unwrap().found;
+        let [log] = logs.as_slice() else { panic!("{logs:?}") };
+        let decided = log.decision_inputs.as_ref().map(|inputs| inputs.rule.as_str());
+        assert_eq!(decided, rule, "{log:?}");
+        assert!(
+            log.decision_inputs
+                .as_ref()
+                .is_none_or(|inputs| inputs.denied && inputs.caller.is_none())
+        );
+    }
+}
+
+#[tokio::test]
+async fn the_holder_of_a_key_that_has_ended_is_not_served_after_its_wait() {
     let fixture = Fixture::new(LONG);
-    let (task, approval, _cancel) = fixture.waiting(json!({ "by": "one" })).await;
-    let mut world = World::clone(&fixture.worlds.now());
-    world.set_pauses([PauseTarget::All].into_iter().collect());
-    fixture.worlds.publish(world);
+    let identity =
+        Identity { key_digest: Some("0".repeat(64)), ..named("key:agent").identity().clone() };
+    let request = CallRequest::new("shop.order", r#"{"by":"one"}"#).unwrap();
+    let call = ToolCall::new(request, Caller::authenticated(identity));
+    let (task, approval, _cancel) = fixture.waiting_for(call).await;
     assert!(matches!(fixture.decide("key:op-a", &approval, true).await, Decided::Done(_)));
-    assert_eq!(code(&task.await.unwrap()), Some(ErrorCode::Paused));
+    assert_eq!(code(&task.await.unwrap()), Some(ErrorCode::PolicyDenied));
     assert_eq!(fixture.runs(), 0);
-    let kept = fixture.proxy.approval(&named("key:op-a"), &approval.approval_id).await.unwrap();
-    assert_eq!(kept.unwrap().state, ApprovalState::Granted);
 }
 
 #[tokio::test]

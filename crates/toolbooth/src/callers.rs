@@ -2,7 +2,7 @@
 //!
 //! Doc: policy.md#callers
 
-use toolbooth_contracts::order::OrderSubject;
+use toolbooth_contracts::order::{KeyState, OrderName, OrderSubject};
 use toolbooth_contracts::{Caller, CallerKind, Identity};
 
 use crate::caller_sets::sets;
@@ -11,8 +11,8 @@ use crate::failure::Failure;
 use crate::records;
 
 /// Returns the caller of the stdio door.
-pub(crate) fn of_stdio(config: &Config) -> Result<Caller, Failure> {
-    let Some(name) = &config.auth.stdio_caller else { return Ok(Caller::local()) };
+pub(crate) async fn of_stdio(loaded: &Loaded) -> Result<Caller, Failure> {
+    let Some(name) = &loaded.config.auth.stdio_caller else { return Ok(Caller::local()) };
     let wrong = |message: String| {
         let failure = Failure::configuration(message).at("auth.stdio_caller");
         failure.hint("give `local`, `key:NAME` or `jwt:ISSUER#SUBJECT`")
@@ -22,24 +22,29 @@ pub(crate) fn of_stdio(config: &Config) -> Result<Caller, Failure> {
         Some(identity) if identity.kind == CallerKind::Operator => {
             Err(wrong("an agent cannot be the operator".to_owned()))
         }
-        Some(identity) => Ok(Caller::authenticated(identity)),
+        Some(identity) => {
+            let identity = of_store(loaded, identity).await;
+            identity.map(Caller::authenticated).map_err(|failure| failure.at("auth.stdio_caller"))
+        }
     }
 }
 
-/// Returns a caller that the command line names: by its name, or by a set that names one caller. An API
-/// key has the groups that the store has for it.
+/// Returns a caller that the configuration or the command line names: by its name, or by a set that names one
+/// caller. An API key has the groups that the store has for it.
+///
+/// # Errors
+/// A failure if there is no such caller, or its key is revoked or expired.
 pub(crate) async fn named(loaded: &Loaded, name: &str) -> Result<Caller, Failure> {
     let config = &loaded.config;
     let sets = sets(config, |_, _| Ok(()))?;
-    let Some(identity) = Identity::named(name) else { return of_set(config, name) };
-    let identity = match identity.kind {
-        CallerKind::Local | CallerKind::Operator => return Ok(Caller::authenticated(identity)),
-        CallerKind::Jwt => identity,
-        CallerKind::Key => match groups(loaded, name).await? {
-            Some(groups) => identity.with_groups(groups),
-            None => identity,
-        },
+    let identity = match Identity::named(name) {
+        Some(identity) => identity,
+        None => of_set(config, name)?,
     };
+    if matches!(identity.kind, CallerKind::Local | CallerKind::Operator) {
+        return Ok(Caller::authenticated(identity));
+    }
+    let identity = of_store(loaded, identity).await?;
     let is_known = !identity.groups.is_empty();
     let caller = Caller::authenticated(identity);
     if is_known || sets.of(&caller).is_some() {
@@ -49,10 +54,10 @@ pub(crate) async fn named(loaded: &Loaded, name: &str) -> Result<Caller, Failure
 }
 
 /// Returns the caller that a set names alone.
-fn of_set(config: &Config, name: &str) -> Result<Caller, Failure> {
+fn of_set(config: &Config, name: &str) -> Result<Identity, Failure> {
     let Some(set) = config.callers.get(name) else { return Err(unknown(config, name)) };
     match set.matches.as_slice() {
-        [one] if let Some(identity) = Identity::named(one) => Ok(Caller::authenticated(identity)),
+        [one] if let Some(identity) = Identity::named(one) => Ok(identity),
         _ => Err(Failure::usage(format!("`{name}` is a set of several callers"))
             .hint(format!("name one of them: {}", set.matches.join(", ")))),
     }
@@ -68,16 +73,35 @@ fn unknown(config: &Config, name: &str) -> Failure {
     }
 }
 
-/// Returns the groups of an API key; `None` if there is no such key.
-async fn groups(loaded: &Loaded, caller: &str) -> Result<Option<Vec<String>>, Failure> {
-    let Some(reads) = records::reads(loaded, None).await? else { return Ok(None) };
+/// Returns the holder of an API key with what the store has for the key, if it has it: the groups, and the digest,
+/// by which the calls end with the key. Other identities stay.
+///
+/// # Errors
+/// A failure if the key is revoked or expired, or its record is damaged, or the store cannot be read.
+async fn of_store(loaded: &Loaded, identity: Identity) -> Result<Identity, Failure> {
+    let Some(name) = identity.name.strip_prefix("key:") else { return Ok(identity) };
+    let caller = &identity.name;
+    let Some(reads) = records::reads(loaded, None).await? else { return Ok(identity) };
     let stored = records::operations(reads)?.orders().await;
     let stored = stored.map_err(|error| Failure::store(error.to_string()))?;
+    let row = OrderName::key(name).to_string();
+    if stored.damaged.iter().any(|damaged| damaged.row == row) {
+        let message = format!("the record of the key of `{caller}` is damaged");
+        return Err(Failure::store(message).hint("look with `toolbooth audit verify`"));
+    }
     let found = stored.orders.into_iter().find_map(|order| match order.subject {
-        OrderSubject::Key(key) if caller.strip_prefix("key:") == Some(&key.name) => {
-            Some(key.groups)
-        }
+        OrderSubject::Key(key) if name == key.name => Some(key),
         _ => None,
     });
-    Ok(found)
+    let Some(key) = found else { return Ok(identity) };
+    match key.state(&crate::times::now()) {
+        KeyState::Active => {
+            let identity = identity.with_groups(key.groups);
+            Ok(Identity { key_digest: Some(key.digest), ..identity })
+        }
+        state @ (KeyState::Expired | KeyState::Revoked) => {
+            let message = format!("the key of `{caller}` is {}", state.as_str());
+            Err(Failure::usage(message).hint("name another caller, or create the key again"))
+        }
+    }
 }

@@ -371,9 +371,9 @@ pub(crate) struct HookArgs {
     /// List the tools that the hook can permit.
     #[arg(long)]
     pub(crate) list: bool,
-    /// Decide on the message on standard input, for the process that answers.
-    #[arg(long, hide = true, conflicts_with_all = ["settings", "list"])]
-    pub(crate) decide: bool,
+    /// Decide on the message on standard input, for the process with this id, which answers.
+    #[arg(long, hide = true, value_name = "PROCESS", conflicts_with_all = ["settings", "list"])]
+    pub(crate) decide: Option<u32>,
     #[command(flatten)]
     pub(crate) shown: Shown,
 }
@@ -381,7 +381,7 @@ pub(crate) struct HookArgs {
 impl HookArgs {
     /// Whether the client's hook runs the command.
     pub(crate) fn answers(&self) -> bool {
-        !(self.settings || self.list || self.decide)
+        !(self.settings || self.list || self.decide.is_some())
     }
 
     /// The time in which the hook answers.

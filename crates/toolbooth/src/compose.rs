@@ -83,10 +83,11 @@ impl Runtime {
 
     /// Checks that requested approvals can be reported, before calls are accepted.
     pub(crate) async fn check_notifier(&self) -> Result<(), Failure> {
-        match &self.notifier {
-            Some(notifier) => notifier.check().await,
-            None => Ok(()),
+        let Some(notifier) = &self.notifier else { return Ok(()) };
+        if let Some(warning) = notifier.check().await?.warning() {
+            tracing::warn!("{warning}");
         }
+        Ok(())
     }
 
     /// Renews the lease, finds lost writers, and publishes a new checkpoint.

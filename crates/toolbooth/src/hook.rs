@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
+use crate::failure::Failure;
+
 /// The exit code that blocks a call at every client, if a reason is on standard error and nothing on standard
 /// output (decision 0023).
 const BLOCKED: u8 = 2;
@@ -154,7 +156,8 @@ fn this_program() -> Result<Command, String> {
     let mut command = Command::new(program);
     // What it tells the operator is not for the agent, who gets this process's standard error.
     let told = if std::io::stderr().is_terminal() { Stdio::inherit() } else { Stdio::null() };
-    command.args(std::env::args_os().skip(1)).arg(DECIDE).stderr(told);
+    command.args(std::env::args_os().skip(1)).arg(DECIDE).arg(std::process::id().to_string());
+    command.stderr(told);
     // The environment of a hook is that of the client, which can have it from a project.
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
@@ -163,6 +166,19 @@ fn this_program() -> Result<Command, String> {
         }
     }
     Ok(command)
+}
+
+/// Ends this process when its parent ends, which waits for its decision: nothing is decided for a client that is
+/// gone. Called by the process's first thread, to which the kernel ties it.
+///
+/// # Errors
+/// A failure if the parent has ended already.
+pub(crate) fn end_with(parent: u32) -> Result<(), Failure> {
+    use rustix::process::{Signal, getppid, set_parent_process_death_signal};
+    // Without it, this process ends when its time is over.
+    let _ = set_parent_process_death_signal(Some(Signal::KILL));
+    let is_there = getppid().is_some_and(|now| u32::try_from(now.as_raw_pid()) == Ok(parent));
+    is_there.then_some(()).ok_or_else(|| Failure::usage("the process that asked has ended"))
 }
 
 /// The process that decides. It is killed when this is dropped before its end.

@@ -18,6 +18,7 @@ use toolbooth_adapters::webhook::Webhook;
 use toolbooth_adapters::{CommandLine, ProgramEnd};
 use toolbooth_contracts::Conversation;
 use toolbooth_contracts::causes::with_causes;
+use toolbooth_contracts::coverage::Readiness;
 use toolbooth_proxy::{ApprovalNotice, ApprovalNotifier};
 
 use crate::config::{Loaded, Notify};
@@ -46,6 +47,26 @@ pub(crate) struct Notifier {
     tasks: TaskTracker,
 }
 
+/// How notifications are made.
+pub(crate) enum Channel {
+    /// By this program.
+    Command(String),
+    /// To this host.
+    Http(String),
+    /// To this host on another machine, without TLS: whoever is on the way can read them.
+    PlainHttp(String),
+}
+
+impl Channel {
+    /// Returns what is wrong with notifications that can be read on the way.
+    pub(crate) fn warning(&self) -> Option<String> {
+        let Self::PlainHttp(host) = self else { return None };
+        Some(format!(
+            "notifications to {host} go without TLS: the arguments can be read on the way"
+        ))
+    }
+}
+
 enum Target {
     Command {
         launcher: Launcher,
@@ -55,7 +76,7 @@ enum Target {
     Url {
         url: Setting,
         secret: Setting,
-        webhook: OnceCell<Webhook>,
+        webhook: Box<OnceCell<(Webhook, url::Url)>>,
     },
 }
 
@@ -64,8 +85,8 @@ impl Target {
     async fn webhook<'t>(
         url: &Setting,
         secret: &Setting,
-        webhook: &'t OnceCell<Webhook>,
-    ) -> Result<&'t Webhook, String> {
+        webhook: &'t OnceCell<(Webhook, url::Url)>,
+    ) -> Result<&'t (Webhook, url::Url), String> {
         let make = || async {
             let (url, secret) = (url.clone(), secret.clone());
             // The look-up can be slow.
@@ -73,12 +94,11 @@ impl Target {
                 tokio::task::spawn_blocking(move || Ok((url.resolve()?, secret.resolve()?)));
             let found: Result<_, SecretError> = found.await.map_err(|error| error.to_string())?;
             let (url, secret) = found.map_err(|error| error.to_string())?;
-            let is_http = |url: url::Url| matches!(url.scheme(), "http" | "https");
-            if !url::Url::parse(url.expose_secret()).is_ok_and(is_http) {
-                return Err("`url` is no URL of HTTP".to_owned());
-            }
+            let is_http = |url: &url::Url| matches!(url.scheme(), "http" | "https");
+            let parsed = url::Url::parse(url.expose_secret()).ok().filter(is_http);
+            let parsed = parsed.ok_or_else(|| "`url` is no URL of HTTP".to_owned())?;
             let webhook = Webhook::new(url.expose_secret().to_owned(), secret, TIMEOUT);
-            webhook.map_err(|error| with_causes(&error))
+            webhook.map(|webhook| (webhook, parsed)).map_err(|error| with_causes(&error))
         };
         webhook.get_or_try_init(make).await
     }
@@ -107,7 +127,7 @@ pub(crate) fn notifier(
         Notify { command: None, url: Some(url), secret: Some(secret) } => Target::Url {
             url: setting(loaded, url),
             secret: Setting::Secret(location(loaded, &secret.secret_ref)),
-            webhook: OnceCell::new(),
+            webhook: Box::default(),
         },
         _ => {
             return Err(wrong("it needs either `command`, or `url` and `secret`".to_owned()));
@@ -180,17 +200,28 @@ impl Notifier {
         Some(Place { caller: caller.to_owned(), waiting: Arc::clone(&self.waiting) })
     }
 
-    /// Checks that notifications can be made.
+    /// Checks that notifications can be made, and returns how.
     ///
     /// # Errors
-    /// [`Failure`], if a setting cannot be resolved or is not valid.
-    pub(crate) async fn check(&self) -> Result<(), Failure> {
+    /// [`Failure`], if a setting cannot be resolved or is not valid, or the program is not there.
+    pub(crate) async fn check(&self) -> Result<Channel, Failure> {
+        let wrong = |message: String| Failure::configuration(message).at("approvals.notify");
         match &*self.target {
-            Target::Command { .. } => Ok(()),
+            Target::Command { line, .. } => match line.readiness() {
+                Readiness::Ready => Ok(Channel::Command(line.program())),
+                Readiness::NotConfigured(why) | Readiness::Unhealthy(why) => Err(wrong(why)),
+            },
             Target::Url { url, secret, webhook } => {
-                let made = Target::webhook(url, secret, webhook).await;
-                made.map(drop)
-                    .map_err(|message| Failure::configuration(message).at("approvals.notify"))
+                let (_, found) = Target::webhook(url, secret, webhook).await.map_err(wrong)?;
+                let host = found.host_str().unwrap_or_default().to_owned();
+                let is_local = match found.host() {
+                    Some(url::Host::Ipv4(address)) => address.is_loopback(),
+                    Some(url::Host::Ipv6(address)) => address.is_loopback(),
+                    Some(url::Host::Domain(name)) => name == "localhost",
+                    None => false,
+                };
+                let is_plain = found.scheme() == "http" && !is_local;
+                Ok(if is_plain { Channel::PlainHttp(host) } else { Channel::Http(host) })
             }
         }
     }
@@ -221,7 +252,7 @@ async fn deliver(target: &Target, id: &str, document: &str) -> Result<(), String
 async fn attempt(target: &Target, id: &str, document: &str) -> Result<(), String> {
     match target {
         Target::Url { url, secret, webhook } => {
-            let webhook = Target::webhook(url, secret, webhook).await?;
+            let (webhook, _) = Target::webhook(url, secret, webhook).await?;
             let posted = webhook.post(id, Timestamp::now().as_second(), document.to_owned()).await;
             posted.map_err(|error| with_causes(&error))
         }

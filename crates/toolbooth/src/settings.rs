@@ -10,6 +10,7 @@ use toolbooth_contracts::ToolPattern;
 use toolbooth_contracts::agent_log::LogLevel;
 use toolbooth_contracts::contract::{CLIENT_RUNTIMES, GATEWAY_RUNTIME};
 use toolbooth_contracts::trust::TrustLevels;
+use toolbooth_import::HookClient;
 use toolbooth_policy::{Authorizer, FeatureFlags, Grant, Whitelist};
 use toolbooth_proxy::{Limits, PayloadRetention, READ_RESULT, Results};
 use toolbooth_registry::WireNames;
@@ -45,6 +46,19 @@ pub(crate) fn check_defaults(config: &Config) -> Result<(), Failure> {
         return Err(Failure::configuration(message)
             .at(named("runtimes", name))
             .hint("give it another name"));
+    }
+    for client in HookClient::ALL.into_iter().filter(|client| config.hooks.of(*client).is_some()) {
+        let name = client.as_str();
+        let taken = [
+            ("servers", config.servers.contains_key(name)),
+            ("commands", config.commands.contains_key(name)),
+        ];
+        if let Some((kind, _)) = taken.into_iter().find(|(_, there)| *there) {
+            let message = format!("`{name}.…` are the tools of the client of `[hooks.{name}]`");
+            return Err(Failure::configuration(message)
+                .at(named(kind, name))
+                .hint("give it another name"));
+        }
     }
     let mut all = vec![("discovery.defaults".to_owned(), &config.discovery.defaults)];
     for (name, server) in &config.servers {

@@ -100,4 +100,54 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn tools_of_the_same_kind_have_the_same_permission_at_each_client() {
+        let expected = [
+            ("claude", "run:commands", "Bash Monitor"),
+            (
+                "claude",
+                "write:files",
+                "Edit EnterWorktree ExitWorktree MultiEdit NotebookEdit Write",
+            ),
+            ("claude", "read:files", "Glob Grep LS Read"),
+            ("claude", "read:web", "WebFetch WebSearch"),
+            ("claude", "run:agents", "Agent CronCreate ScheduleWakeup SendMessage Task Workflow"),
+            ("claude", "read:mcp-resources", "ListMcpResourcesTool ReadMcpResourceTool"),
+            ("codex", "run:commands", "Bash"),
+            ("codex", "write:files", "apply_patch"),
+            ("codex", "read:files", "view_image"),
+            (
+                "codex",
+                "run:agents",
+                "collaborationfollowup_task collaborationinterrupt_agent \
+                 collaborationsend_message collaborationspawn_agent spawn_agent",
+            ),
+            (
+                "codex",
+                "read:mcp-resources",
+                "list_mcp_resource_templates list_mcp_resources read_mcp_resource",
+            ),
+            ("gemini", "run:commands", "run_shell_command"),
+            ("gemini", "write:files", "replace save_memory write_file"),
+            (
+                "gemini",
+                "read:files",
+                "glob grep_search list_directory read_file read_many_files search_file_content",
+            ),
+            ("gemini", "read:web", "google_web_search web_fetch"),
+            ("gemini", "run:agents", "invoke_agent"),
+        ];
+        let mut known = 0;
+        for client in HookClient::ALL {
+            let tools = read(client).unwrap();
+            known += tools.values().filter(|tool| tool.permission.is_some()).count();
+            for (_, permission, names) in expected.iter().filter(|of| of.0 == client.as_str()) {
+                for name in names.split(' ') {
+                    assert_eq!(tools[name].permission.as_deref(), Some(*permission), "{name}");
+                }
+            }
+        }
+        assert_eq!(known, expected.iter().map(|of| of.2.split(' ').count()).sum::<usize>());
+    }
 }

@@ -11,6 +11,7 @@ use toolbooth_contracts::id::nearest;
 use toolbooth_contracts::trust::TrustLevel;
 
 use super::arguments::ArgumentTypes;
+use super::parties::LastParties;
 use super::schema;
 use super::scope::Group;
 use super::set::RuleSet;
@@ -54,6 +55,7 @@ pub(super) struct BoundTool {
     findings: Vec<RuleFinding>,
     /// The tool and its action as entities, with the trust for which they were made.
     pub(super) entities: OnceLock<(TrustLevel, [Entity; 2])>,
+    pub(super) parties: LastParties,
 }
 
 impl BoundRules {
@@ -98,6 +100,7 @@ impl BoundRules {
                 failure: failure.map(ToString::to_string),
                 findings,
                 entities: OnceLock::new(),
+                parties: LastParties::default(),
             };
             bound.insert(id.to_owned(), Arc::new(own));
         }

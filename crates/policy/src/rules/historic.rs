@@ -21,7 +21,7 @@ use crate::error::EngineError;
 pub(super) struct HistoricRules {
     pub(super) set: Arc<RuleSet>,
     pub(super) tool: Arc<BoundTool>,
-    pub(super) parties: Parties,
+    pub(super) parties: Arc<Parties>,
     /// The parts of the context that these rules read, except for the windows.
     pub(super) parts: Vec<(String, RestrictedExpression)>,
     pub(super) windows: BTreeMap<String, WindowName>,

@@ -32,7 +32,9 @@ impl BoundRules {
             return Err(EngineError(reason.clone()));
         }
         let (set, slice) = (&self.set, &*tool.slice);
-        let parties = Parties::new(question.caller, question.grants, tool.entities(question)?)?;
+        let parties = tool.parties.of(question, || {
+            Parties::new(question.caller, question.grants, tool.entities(question)?)
+        })?;
         let request = parties.request(tool.parts(question, &slice.plain_reads)?)?;
         let mut applying = slice.plain(set, &request, &parties.entities)?;
         if !slice.is_historic() {

@@ -10,6 +10,7 @@ mod diff;
 mod engine;
 mod entities;
 mod extensions;
+mod grouped;
 mod historic;
 mod history;
 mod judge;

@@ -2,14 +2,19 @@
 //!
 //! Path: 5. Doc: policy.md#rules
 
+use std::sync::{Arc, Mutex};
+
 use cedar_policy::{Context, Entities, Entity, EntityUid, Request, RestrictedExpression};
 use toolbooth_contracts::Identity;
+use toolbooth_contracts::trust::TrustLevel;
 
 use super::entities;
 use crate::caller::Grant;
+use crate::engine::Question;
 use crate::error::EngineError;
 
 /// Who asks for what, as entities.
+#[derive(Debug)]
 pub(super) struct Parties {
     pub(super) entities: Entities,
     /// The caller, the action and what it is about.
@@ -36,6 +41,47 @@ impl Parties {
         let context = Context::from_pairs(parts).map_err(told)?;
         let [caller, action, resource] = self.uids.clone();
         Request::new(caller, action, resource, context, None).map_err(told)
+    }
+}
+
+/// The parties of the last question about a tool: most tools have few callers, and making entities costs as much as
+/// several rules.
+#[derive(Debug, Default)]
+pub(super) struct LastParties(Mutex<Option<Known>>);
+
+#[derive(Debug)]
+struct Known {
+    caller: Identity,
+    grants: Vec<Grant>,
+    trust: TrustLevel,
+    parties: Arc<Parties>,
+}
+
+impl LastParties {
+    /// Returns the parties of a question, made by `make` where they are not those of the last one.
+    pub(super) fn of(
+        &self,
+        question: &Question<'_>,
+        make: impl FnOnce() -> Result<Parties, EngineError>,
+    ) -> Result<Arc<Parties>, EngineError> {
+        // A decision that runs at the same time is not waited for.
+        let Ok(mut last) = self.0.try_lock() else { return make().map(Arc::new) };
+        let known = last.as_ref().filter(|known| {
+            known.caller == *question.caller
+                && known.grants == question.grants
+                && known.trust == question.trust
+        });
+        if let Some(known) = known {
+            return Ok(Arc::clone(&known.parties));
+        }
+        let parties = Arc::new(make()?);
+        *last = Some(Known {
+            caller: question.caller.clone(),
+            grants: question.grants.to_vec(),
+            trust: question.trust,
+            parties: Arc::clone(&parties),
+        });
+        Ok(parties)
     }
 }
 

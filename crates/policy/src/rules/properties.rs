@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use cedar_policy::{
-    Authorizer, Context, Decision, Entities, PolicySet, Request, RestrictedExpression,
+    Authorizer, Context, Decision, Entities, PolicyId, PolicySet, Request, RestrictedExpression,
 };
 use proptest::prelude::*;
 use serde_json::json;
@@ -13,6 +13,8 @@ use toolbooth_contracts::trust::TrustLevel;
 use toolbooth_contracts::{CallContext, Guard, Identity};
 
 use super::bind::BoundRules;
+use super::grouped::{self, GroupedRules};
+use super::parties::Parties;
 use super::source::RuleFile;
 use super::{HistoryWindows, RuleSet, entities};
 use crate::engine::{EngineTool, PolicyEngine, Question, Verdict};
@@ -168,7 +170,7 @@ proptest! {
 
     #[test]
     fn the_slice_of_a_tool_decides_as_the_whole_set(
-        rules in proptest::collection::vec(rule(), 0..7),
+        rules in proptest::collection::vec(rule(), 0..24),
     ) {
         let set = set(&rules);
         let whole = PolicySet::from_policies(
@@ -195,6 +197,56 @@ proptest! {
                     reasons.sort();
                     prop_assert_eq!(own, reasons);
                 }
+            }
+        }
+    }
+}
+
+/// Forbids, by scope and conditions; the last one cannot be evaluated.
+const FORBIDS: [&str; 9] = [
+    "principal, action, resource) when { principal.name == \"key:b\" }",
+    "principal, action, resource) when { principal in Group::\"a\" } unless { principal.kind == \"key\" }",
+    "principal, action, resource) unless { principal.kind == \"key\" || principal.name like \"l*\" }",
+    "principal, action, resource) when { principal.name == \"nobody\" }",
+    "principal, action, resource) when { principal.name != \"nobody\" } unless { true }",
+    "principal in Group::\"a\", action, resource)",
+    "principal, action, resource)",
+    "principal == Caller::\"key:b\", action, resource) when { principal.scopes.contains(\"x\") }",
+    "principal, action, resource) when { principal.kind == \"key\" && 9223372036854775807 + 1 > 0 }",
+];
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn rules_in_groups_decide_as_each_by_itself(
+        // Most rules apply to nobody or to some, so that groups of all kinds occur.
+        rules in proptest::collection::vec(
+            prop_oneof![20 => 0..5_usize, 1 => 5..8_usize, 1 => Just(8_usize)], 0..40,
+        ),
+    ) {
+        let text: String = rules.iter().enumerate()
+            .map(|(id, form)| format!("@id(\"r{id}\") forbid ({};\n", FORBIDS[*form]))
+            .collect();
+        let file = RuleFile { name: "r.cedar".into(), text, cases: None };
+        let set = RuleSet::read(&[file], &HistoryWindows::default()).unwrap();
+        let rules = (0..set.len()).map(|index| set.rule(index));
+        let whole = grouped::set(rules.clone().map(|rule| rule.unscoped.clone())).unwrap();
+        let grouped_rules = rules.map(|rule| (rule.unscoped.clone(), rule.condition.clone()));
+        let grouped_rules = GroupedRules::new(grouped_rules).unwrap();
+        for contract in &tools() {
+            for caller in [
+                Identity::local(),
+                Identity::named("key:b").unwrap(),
+                Identity::named("key:c").unwrap().with_groups(vec!["a".into()]),
+            ] {
+                let tool = entities::tool(contract, TrustLevel::Trusted, std::iter::empty());
+                let parties = Parties::new(&caller, &[], tool.unwrap()).unwrap();
+                let request = parties.request(Vec::new()).unwrap();
+                let own = grouped_rules.applying(&request, &parties.entities);
+                let each = grouped::evaluated(&whole, &request, &parties.entities);
+                let sorted = |mut ids: Vec<PolicyId>| { ids.sort(); ids };
+                prop_assert_eq!(own.ok().map(sorted), each.ok().map(sorted));
             }
         }
     }

@@ -4,8 +4,9 @@
 
 use std::sync::OnceLock;
 
-use cedar_policy::{Authorizer, Entities, PolicySet, Request, Response};
+use cedar_policy::{Entities, PolicyId, PolicySet, Request};
 
+use super::grouped::{self, GroupedRules};
 use super::history::HISTORY;
 use super::reads::Reads;
 use super::set::RuleSet;
@@ -36,8 +37,9 @@ struct Sets {
 
 #[derive(Debug)]
 struct Pair {
+    /// Each by itself: one of them applies to most calls.
     permits: PolicySet,
-    forbids: PolicySet,
+    forbids: GroupedRules,
 }
 
 impl Pair {
@@ -49,15 +51,9 @@ impl Pair {
         entities: &Entities,
         applying: &mut Applying,
     ) -> Result<(), EngineError> {
-        let of = |policies: &PolicySet| match policies.is_empty() {
-            true => Ok(Vec::new()),
-            false => {
-                let answer = Authorizer::new().is_authorized(request, policies, entities);
-                satisfied(set, &answer)
-            }
-        };
-        applying.permits.extend(of(&self.permits)?);
-        applying.forbids.extend(of(&self.forbids)?);
+        let permits = grouped::evaluated(&self.permits, request, entities)?;
+        applying.permits.extend(indices(set, &permits));
+        applying.forbids.extend(indices(set, &self.forbids.applying(request, entities)?));
         Ok(())
     }
 }
@@ -100,14 +96,17 @@ impl Slice {
                 let own = own.filter(|rule| {
                     rule.forbids == forbids && rule.reads.of(HISTORY).is_some() == historic
                 });
-                let policies = own.map(|rule| match self.fits {
-                    true => rule.unscoped.clone(),
-                    false => rule.policy.clone(),
+                let rules = own.map(|rule| match self.fits {
+                    true => (rule.unscoped.clone(), rule.condition.clone()),
+                    false => (rule.policy.clone(), None),
                 });
-                PolicySet::from_policies(policies).map_err(|error| EngineError(error.to_string()))
+                rules.collect::<Vec<_>>()
             };
-            let pair =
-                |historic| Ok(Pair { permits: of(historic, false)?, forbids: of(historic, true)? });
+            let pair = |historic| {
+                let permits = of(historic, false).into_iter().map(|(rule, _)| rule);
+                let forbids = GroupedRules::new(of(historic, true))?;
+                Ok(Pair { permits: grouped::set(permits)?, forbids })
+            };
             Ok(Sets { plain: pair(false)?, historic: pair(true)? })
         });
         sets.as_ref().map_err(Clone::clone)
@@ -157,14 +156,11 @@ impl Slice {
     }
 }
 
-fn satisfied(set: &RuleSet, answer: &Response) -> Result<Vec<usize>, EngineError> {
-    if let Some(error) = answer.diagnostics().errors().next() {
-        return Err(EngineError(format!("a rule cannot be evaluated: {error}")));
-    }
-    let mut rules: Vec<usize> =
-        answer.diagnostics().reason().filter_map(|id| set.index(id.as_ref())).collect();
-    rules.sort_unstable();
-    Ok(rules)
+/// Returns the indices of rules, in their order.
+fn indices(set: &RuleSet, rules: &[PolicyId]) -> Vec<usize> {
+    let mut indices: Vec<usize> = rules.iter().filter_map(|id| set.index(id.as_ref())).collect();
+    indices.sort_unstable();
+    indices
 }
 
 impl Applying {

@@ -10,7 +10,7 @@ use toolbooth_contracts::approval::Approvers;
 use toolbooth_contracts::contract::ToolContract;
 use toolbooth_contracts::port::ItemKind;
 use toolbooth_contracts::trust::TrustLevel;
-use toolbooth_contracts::{CallContext, Guard, Identity};
+use toolbooth_contracts::{CallContext, CallerKind, Guard, Identity};
 
 use super::*;
 use crate::engine::{Binding, EngineTool, ItemQuestion, PolicyEngine, Question, Verdict};
@@ -361,7 +361,34 @@ fn rules_that_are_nested_too_deeply_are_refused() {
     // The deepest that are read are judged, also with a small stack.
     let chain = |count: usize| format!("true{}", " && true".repeat(count));
     let ifs = format!("{}true", "if true then true else ".repeat(2_500));
-    for deep in [chain(990), ifs] {
+    let small = || {
+        // Forbids are evaluated in groups where they are not so deep.
+        let text = format!(
+            "@id(\"a\") forbid (principal, action, resource) when {{ {ifs} }};\n\
+             @id(\"b\") forbid (principal, action, resource) when {{ {ifs} }};"
+        );
+        let set = set(&text);
+        let binding = bind(&set, &[pay()]);
+        let item = Item { kind: ItemKind::Prompt, server: "s", id: "s.p" };
+        let judge = || {
+            let denied = decided(Ask::new(pay(), json!({})).of(&*binding.engine));
+            let (caller, claimed) = (Identity::local(), CallContext::default());
+            let question = ItemQuestion {
+                caller: &caller,
+                grants: &[],
+                item: &item,
+                claimed: &claimed,
+                at: "2026-05-01T12:00:00.000Z",
+            };
+            (denied, decided(binding.engine.judge_item(&question)))
+        };
+        std::thread::scope(|scope| {
+            let thread = std::thread::Builder::new().stack_size(1 << 20);
+            thread.spawn_scoped(scope, judge).unwrap().join().unwrap()
+        })
+    };
+    assert_eq!(small(), ("-a".to_owned(), "-a".to_owned()));
+    for deep in [chain(990), ifs.clone()] {
         let set = of(&deep).unwrap_or_else(|findings| panic!("{findings:?}"));
         let binding = bind(&set, &[pay()]);
         let _ = decided(Ask::new(pay(), json!({})).of(&*binding.engine));
@@ -537,4 +564,42 @@ fn the_version_is_that_of_the_texts() {
     assert_ne!(version(PERMIT), version(""));
     let binding = bind(&set(PERMIT), &[pay()]);
     assert_eq!(binding.engine.version(), version(PERMIT));
+}
+
+#[test]
+fn each_question_about_a_tool_is_judged_with_its_own_caller_and_trust() {
+    let text = "\
+        @id(\"kind\") permit (principal, action, resource) when { principal.kind == \"local\" };\n\
+        @id(\"group\") permit (principal in Group::\"a\", action, resource);\n\
+        @id(\"scope\") permit (principal, action, resource) when { principal.scopes.contains(\"s\") };\n\
+        @id(\"grant\") permit (principal, action, resource) when { principal.grants.contains(\"write:*\") };\n\
+        @id(\"trust\") forbid (principal, action, resource is Tool) when { resource.trust == \"untrusted\" };\n";
+    let tool = pay();
+    let binding = bind(&set(text), std::slice::from_ref(&tool));
+    let grant = [Grant::parse("write:*").unwrap()];
+    let key = || Identity::named("key:k").unwrap();
+    let asked: [(Identity, &[Grant], TrustLevel, &str); 7] = [
+        (key(), &[], TrustLevel::Trusted, "-no-rule"),
+        (key().with_groups(vec!["a".into()]), &[], TrustLevel::Trusted, "+group"),
+        (key().with_scopes(vec!["s".into()]), &[], TrustLevel::Trusted, "+scope"),
+        (key(), &grant, TrustLevel::Trusted, "+grant"),
+        (key(), &grant, TrustLevel::Untrusted, "-trust"),
+        (Identity { kind: CallerKind::Local, ..key() }, &[], TrustLevel::Trusted, "+kind"),
+        (Identity::named("key:other").unwrap(), &[], TrustLevel::Trusted, "-no-rule"),
+    ];
+    let (arguments, claimed) = (json!({ "to": "x" }), CallContext::default());
+    // Each after each other, and twice in a row.
+    let pairs = asked.iter().flat_map(|one| asked.iter().map(move |other| [one, other])).flatten();
+    for (caller, grants, trust, expected) in pairs {
+        let question = Question {
+            caller,
+            grants,
+            contract: &tool,
+            arguments: &arguments,
+            trust: *trust,
+            claimed: &claimed,
+            at: "2026-05-01T12:00:00.000Z",
+        };
+        assert_eq!(decided(binding.engine.judge(&question)), *expected, "{caller:?}");
+    }
 }

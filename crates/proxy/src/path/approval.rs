@@ -147,6 +147,11 @@ impl Unapproved {
         };
         match decided {
             Ok(slot) => {
+                let caller = entered.trail.caller.identity();
+                if let Err(ended) = state.orders.check(caller, &*state.parts.clock) {
+                    let refused = Refused::new(entered.trail, ErrorCode::PolicyDenied);
+                    return Err(refused.because(ended.to_string()).with("approvalId", approval_id));
+                }
                 // What is in force now judges it, and may do so before its arguments count.
                 entered.trail.judged = None;
                 entered.trail.decision = None;

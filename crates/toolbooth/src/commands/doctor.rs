@@ -12,6 +12,7 @@ use toolbooth_adapters::sandbox::{default_profile, server_profile};
 use toolbooth_audit::verify;
 use toolbooth_contracts::coverage::CoverageState;
 use toolbooth_contracts::sandbox::SandboxProfile;
+use toolbooth_import::HookClient;
 use toolbooth_launcher::order::Primitive;
 use toolbooth_registry::lock::Lock;
 use toolbooth_server::auth::Loopback;
@@ -23,6 +24,7 @@ use crate::door;
 use crate::executors;
 use crate::failure::Failure;
 use crate::import::containment::{Containment, folders};
+use crate::notify::{self, Channel};
 use crate::offline::OfflineGateway;
 use crate::output::{self, Format};
 use crate::trust::Trusted;
@@ -66,6 +68,8 @@ pub(super) async fn doctor(
             http(&loaded, &mut checks);
             issuers(&loaded, &mut checks).await;
             checks.extend(unmatched(&loaded.config));
+            hooks(&loaded, &mut checks).await;
+            notifications(&loaded, &mut checks).await;
             store(&loaded, &mut checks).await;
             sandbox(&loaded, &mut checks).await;
             match OfflineGateway::build(loaded).await {
@@ -199,6 +203,43 @@ fn unmatched(config: &Config) -> Vec<Check> {
         )
     });
     told.collect()
+}
+
+/// Checks the settings of the hooks of clients.
+async fn hooks(loaded: &Loaded, checks: &mut Vec<Check>) {
+    for client in HookClient::ALL {
+        if loaded.config.hooks.of(client).is_none() {
+            continue;
+        }
+        let name = format!("hook {}", client.as_str());
+        checks.push(match super::hook::check(client, loaded).await {
+            Ok(caller) => ok(name, format!("its calls belong to `{}`", caller.name())),
+            Err(failure) => of_failure(&name, &failure),
+        });
+    }
+}
+
+/// Checks that requested approvals can be reported.
+async fn notifications(loaded: &Loaded, checks: &mut Vec<Check>) {
+    let name = "notifications";
+    let found = async {
+        let notifier = notify::notifier(loaded, &executors::launcher(loaded)?)?;
+        match notifier {
+            Some(notifier) => notifier.check().await.map(Some),
+            None => Ok(None),
+        }
+    };
+    checks.push(match found.await {
+        Ok(None) => return,
+        Ok(Some(channel)) => match (channel.warning(), channel) {
+            (Some(warning), _) => bad(name, "warning", warning, "give a URL with `https`"),
+            (None, Channel::Command(program)) => ok(name, format!("by `{program}`")),
+            (None, Channel::Http(host) | Channel::PlainHttp(host)) => {
+                ok(name, format!("to {host}"))
+            }
+        },
+        Err(failure) => of_failure(name, &failure),
+    });
 }
 
 /// Whether the kernel names the owner of a loopback connection that this process makes.

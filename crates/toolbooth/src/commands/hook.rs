@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use toolbooth_contracts::{
-    CallContext, CallerKind, Conversation, ErrorCode, Status, ToolCall, ToolName, ToolResult,
+    CallContext, Caller, CallerKind, Conversation, ErrorCode, Status, ToolCall, ToolName,
+    ToolResult,
 };
 use toolbooth_import::{HookCall, HookClient};
 
@@ -74,12 +75,7 @@ async fn decided(
     if call.server.as_ref().is_some_and(|server| hook.gateways.contains(server)) {
         return Ok(Decision::permit());
     }
-    let name = hook.caller.as_deref().unwrap_or("local");
-    let caller = callers::named(&loaded, name).await?;
-    if caller.kind() == CallerKind::Operator {
-        let message = "an agent cannot be the operator";
-        return Err(Failure::configuration(message).at(format!("hooks.{}.caller", client.as_str())));
-    }
+    let caller = caller_of(client, &hook, &loaded).await?;
     let HookCall { tool, input, session_id, .. } = call;
     let args = serde_json::to_string(&Value::Object(input)).and_then(RawValue::from_string);
     let args = args.map_err(|error| Failure::usage(format!("the arguments: {error}")))?;
@@ -101,6 +97,24 @@ async fn decided(
     let (conversation, _counterpart) = Conversation::pair(false);
     let result = runtime.proxy.call(asked, conversation).await;
     Ok(of_result(client, &tool, &result))
+}
+
+/// Returns the caller that the calls of a client belong to.
+async fn caller_of(client: HookClient, hook: &Hook, loaded: &Loaded) -> Result<Caller, Failure> {
+    let place = || format!("hooks.{}.caller", client.as_str());
+    let caller = callers::named(loaded, hook.caller.as_deref().unwrap_or("local")).await;
+    let caller = caller.map_err(|failure| failure.at(place()))?;
+    if caller.kind() == CallerKind::Operator {
+        let message = "an agent cannot be the operator";
+        return Err(Failure::configuration(message).at(place()));
+    }
+    Ok(caller)
+}
+
+/// Checks the settings of a client's hook, and returns the caller that its calls belong to.
+pub(super) async fn check(client: HookClient, loaded: &Loaded) -> Result<Caller, Failure> {
+    let hook = configured(client, loaded)?;
+    caller_of(client, &hook, loaded).await
 }
 
 /// Returns the settings of a client's hook.
@@ -228,8 +242,7 @@ pub(super) async fn list(
     offline: OfflineGateway,
     format: Format,
 ) -> Result<bool, Failure> {
-    let hook = configured(client, &offline.loaded)?;
-    let caller = callers::named(&offline.loaded, hook.caller.as_deref().unwrap_or("local")).await?;
+    let caller = check(client, &offline.loaded).await?;
     let view = offline.catalogue.view(&caller).within(Some(Arc::from(client.runtime_id())));
     let (tools, _) = view.all(None, usize::MAX);
     offline.close().await;

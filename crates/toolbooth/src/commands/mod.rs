@@ -88,7 +88,8 @@ pub(crate) async fn run(cli: Cli) -> Result<bool, Failure> {
                 }
             }
         }
-        Command::Hook(hook) if hook.decide => {
+        Command::Hook(hook) if let Some(parent) = hook.decide => {
+            crate::hook::end_with(parent)?;
             hook::decide(hook.client.into(), hook.limit(), trusted()).await
         }
         Command::Hook(hook) if hook.settings => {

@@ -184,7 +184,7 @@ pub(super) async fn stdio(loaded: Trusted, toolset: Option<String>) -> Result<bo
     if let Some(name) = &toolset {
         check_toolset(&loaded, name)?;
     }
-    let caller = crate::callers::of_stdio(&loaded.config)?;
+    let caller = crate::callers::of_stdio(&loaded).await?;
     let mut signals = Signals::new()?;
     let runtime = build(loaded).await?;
     begin(&runtime).await;
