@@ -211,6 +211,9 @@ fn a_rule_asks_for_an_approval() {
     gateway.stop();
     let asked = events(&place, "APPROVAL_REQUESTED");
     assert_eq!(asked.len(), 1, "{asked:?}");
+    let dispatched = events(&place, "TOOL_DISPATCHED");
+    let version = dispatched[0]["policyVersion"].as_str();
+    assert_eq!((asked[0]["policyVersion"].as_str(), version.is_some()), (version, true));
     let (told, _) =
         place.json(&["policy", "explain", "calculator", "--args", r#"{"expression":"2*2"}"#]);
     assert_eq!((&told["decision"], &told["rule"]), (&json!("approval"), &json!("sums-only")));

@@ -77,6 +77,8 @@ pub(super) fn spend(
             body.caller = Some(request.caller.clone());
             body.call_id = Some(request.call_id.clone());
             body.args_digest = Some(request.args_digest.clone());
+            let version = Some(&request.policy_version).filter(|version| !version.is_empty());
+            body.policy_version = version.cloned();
             account_for(&mut body, &approval);
             changes.events.push(plain(body));
             let approval_id = approval.approval_id.clone();
