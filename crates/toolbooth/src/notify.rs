@@ -53,7 +53,7 @@ pub(crate) enum Channel {
     Command(String),
     /// To this host.
     Http(String),
-    /// To this host on another machine, without TLS: whoever is on the way can read them.
+    /// To this host on another machine, without TLS: others on the network can read them.
     PlainHttp(String),
 }
 
@@ -62,7 +62,7 @@ impl Channel {
     pub(crate) fn warning(&self) -> Option<String> {
         let Self::PlainHttp(host) = self else { return None };
         Some(format!(
-            "notifications to {host} go without TLS: the arguments can be read on the way"
+            "notifications to {host} go without TLS: others on the network can read the arguments"
         ))
     }
 }

@@ -207,8 +207,8 @@ const FORBIDS: [&str; 9] = [
     "principal, action, resource) when { principal.name == \"key:b\" }",
     "principal, action, resource) when { principal in Group::\"a\" } unless { principal.kind == \"key\" }",
     "principal, action, resource) unless { principal.kind == \"key\" || principal.name like \"l*\" }",
-    "principal, action, resource) when { principal.name == \"nobody\" }",
-    "principal, action, resource) when { principal.name != \"nobody\" } unless { true }",
+    "principal, action, resource) when { principal.name == \"missing\" }",
+    "principal, action, resource) when { principal.name != \"missing\" } unless { true }",
     "principal in Group::\"a\", action, resource)",
     "principal, action, resource)",
     "principal == Caller::\"key:b\", action, resource) when { principal.scopes.contains(\"x\") }",
@@ -220,7 +220,7 @@ proptest! {
 
     #[test]
     fn rules_in_groups_decide_as_each_by_itself(
-        // Most rules apply to nobody or to some, so that groups of all kinds occur.
+        // Most rules apply to no caller or to some, so that groups of all kinds occur.
         rules in proptest::collection::vec(
             prop_oneof![20 => 0..5_usize, 1 => 5..8_usize, 1 => Just(8_usize)], 0..40,
         ),
