@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use toolbooth_tests::postgres::Postgres;
 use toolbooth_tests::torture::on_server;
 use toolbooth_tests::waiting::CEILING;
-use toolbooth_tests::{Gateway, Place, request};
+use toolbooth_tests::{Gateway, Place, request, waiting};
 
 const TEAM: &str = "[callers.interns]\nmatch = [\"group:interns\"]\ntools = [\"calculator\"]\n\
      grants = [\"*\"]\n[callers.ops]\nmatch = [\"key:ops\"]\ngrants = [\"*\"]\noperate = true\n";
@@ -231,6 +231,35 @@ fn the_caller_of_stdio_comes_from_the_configuration() {
         let text = String::from_utf8_lossy(&refused.stderr);
         assert!(refused.status.code() == Some(2) && text.contains("stdio_caller"), "{text}");
     }
+}
+
+#[test]
+fn the_caller_of_stdio_has_the_groups_of_its_key_and_ends_with_it() {
+    let place = Place::new();
+    place.write(
+        "toolbooth.toml",
+        "[auth]\nstdio_caller = \"key:editor\"\n[callers.\"key:editor\"]\ngrants = [\"*\"]\n\
+         [policy]\nrules = \"rules.cedar\"\n",
+    );
+    let rule = "@id(\"team\") permit (principal in Group::\"team\", action, resource);\n";
+    place.write("rules.cedar", rule);
+    let meta = json!({"io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientCapabilities": {}});
+    let call = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"_meta": meta,
+        "name": "calculator", "arguments": {"expression": "6*7"}}});
+    let called = || {
+        let message = format!("{call}\n");
+        let output = waiting::output_of(&mut place.command(&["stdio"]), message.as_bytes());
+        let answer: Option<Value> = serde_json::from_slice(&output.stdout).ok();
+        let is_error = answer.map(|answer| answer["result"]["isError"] == true);
+        (is_error, String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    assert_eq!(called().0, Some(true), "without its groups no rule permits");
+    assert_eq!(place.json(&["keys", "create", "editor", "--group", "team"]).1, 0);
+    assert_eq!(called().0, Some(false));
+    assert_eq!(place.json(&["keys", "revoke", "editor"]).1, 0);
+    let (answer, said) = called();
+    assert!(answer.is_none() && said.contains("is revoked"), "{answer:?} {said}");
 }
 
 #[test]

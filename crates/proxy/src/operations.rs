@@ -20,7 +20,6 @@ use toolbooth_policy::Operator;
 
 use crate::error::{KeyRefusal, OperationsError, ResolveError};
 use crate::proxy::ToolProxy;
-use crate::world::World;
 
 /// The records, for an operator.
 #[derive(Clone)]
@@ -164,23 +163,7 @@ impl ToolProxy {
     /// # Errors
     /// If the store does not answer; the orders that were read last stay in force.
     pub async fn refresh_orders(&self) -> Result<(), LedgerError> {
-        let state = self.state();
-        let parts = &state.parts;
-        let Some(reads) = &parts.reads else { return Ok(()) };
-        let changed = state.orders.read(&**reads, &*parts.clock).await?;
-        if let Some(pauses) = changed.pauses {
-            match &parts.catalogue {
-                Some(catalogue) => catalogue.edit(|world| world.set_pauses(pauses)).await,
-                None => {
-                    let mut world = World::clone(&parts.worlds.now());
-                    world.set_pauses(pauses);
-                    parts.worlds.publish(world);
-                }
-            }
-        }
-        // Running calls are stopped after further ones are refused.
-        changed.stops.into_iter().for_each(|target| state.stops.stop(target));
-        Ok(())
+        self.state().refresh_orders().await
     }
 
     /// Returns the identity of the holder of the API key with this digest.

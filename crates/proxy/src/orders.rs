@@ -179,6 +179,11 @@ impl Orders {
         changed
     }
 
+    /// Whether this process has read the orders.
+    pub(crate) fn are_read(&self) -> bool {
+        self.newest().is_some()
+    }
+
     /// Returns the newest reading, unless it is too old to accept keys.
     fn fresh(&self, clock: &dyn Clock) -> Result<Arc<InForce>, KeyRefusal> {
         let newest = self.newest().clone();

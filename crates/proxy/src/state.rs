@@ -26,6 +26,7 @@ use crate::requests::subscription_table::Subscriptions;
 use crate::requests::updates::Updates;
 use crate::requests::upstreams::Upstreams;
 use crate::stops::Stops;
+use crate::world::World;
 use crate::worlds::Worlds;
 
 /// The parts of a proxy, all supplied from outside.
@@ -182,6 +183,29 @@ impl ProxyState {
             tracing::error!(%error, missed, "refusals that were counted could not be recorded");
             self.gap.fetch_add(missed, Ordering::Relaxed);
         }
+    }
+
+    /// Reads the orders of operators again, and applies them.
+    ///
+    /// # Errors
+    /// If the store does not answer; the orders that were read last stay in force.
+    pub(crate) async fn refresh_orders(&self) -> Result<(), LedgerError> {
+        let parts = &self.parts;
+        let Some(reads) = &parts.reads else { return Ok(()) };
+        let changed = self.orders.read(&**reads, &*parts.clock).await?;
+        if let Some(pauses) = changed.pauses {
+            match &parts.catalogue {
+                Some(catalogue) => catalogue.edit(|world| world.set_pauses(pauses)).await,
+                None => {
+                    let mut world = World::clone(&parts.worlds.now());
+                    world.set_pauses(pauses);
+                    parts.worlds.publish(world);
+                }
+            }
+        }
+        // Running calls are stopped after further ones are refused.
+        changed.stops.into_iter().for_each(|target| self.stops.stop(target));
+        Ok(())
     }
 
     /// Stores when keys were used last.

@@ -11,9 +11,11 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
-use toolbooth_audit::LedgerReads;
+use toolbooth_audit::ledger::Moment;
 use toolbooth_audit::memory::MemoryLedger;
+use toolbooth_audit::orders::{OrderChange, OrderRequest};
 use toolbooth_audit::reads::LogFilter;
+use toolbooth_audit::{Ledger, LedgerReads};
 use toolbooth_contracts::approval::{Approval, ApprovalState, Approvers};
 use toolbooth_contracts::contract::{AdapterId, ToolContract};
 use toolbooth_contracts::conversation::CancelHandle;
@@ -77,6 +79,7 @@ fn policy(agent: CallerRights) -> Authorizer {
 struct Fixture {
     proxy: ToolProxy,
     ledger: Arc<MemoryLedger>,
+    clock: Arc<MovedClock>,
     worlds: Arc<Worlds>,
     runs: Arc<AtomicUsize>,
 }
@@ -96,15 +99,17 @@ impl Fixture {
         let everything = CallerRights::everything();
         let worlds = Worlds::new(World::new(policy(everything)).with_registry(registry));
         let ledger = Arc::new(MemoryLedger::new("writer", &[3; 32], &SystemClock::default().now()));
+        let clock = Arc::<MovedClock>::default();
         let runs = Arc::new(AtomicUsize::new(0));
         let executors = Executors::default()
             .with(AdapterId::Local("shop".into()), Arc::new(Counted(Arc::clone(&runs))));
         let proxy = ToolProxy::new(ProxyParts {
             reads: Some(Arc::clone(&ledger) as _),
+            clock: Arc::clone(&clock) as _,
             limits: Limits { in_flight_max: 1, approval_wait: wait, ..Limits::default() },
             ..ProxyParts::new(Arc::clone(&worlds), Arc::clone(&ledger) as _, executors)
         });
-        Self { proxy, ledger, worlds, runs }
+        Self { proxy, ledger, clock, worlds, runs }
     }
 
     async fn call(&self, args: Value, key: Option<&str>) -> ToolResult {
@@ -233,6 +238,58 @@ async fn what_is_in_force_at_the_decision_judges_the_call() {
                 .as_ref()
                 .is_none_or(|inputs| inputs.denied && inputs.caller.is_none())
         );
+    }
+}
+
+/// A clock whose monotonic time the test moves.
+#[derive(Default)]
+struct MovedClock {
+    system: SystemClock,
+    seconds: AtomicUsize,
+}
+
+impl Clock for MovedClock {
+    fn now(&self) -> Moment {
+        self.system.now()
+    }
+    fn monotonic(&self) -> Duration {
+        let moved = u64::try_from(self.seconds.load(Ordering::SeqCst)).unwrap();
+        self.system.monotonic() + Duration::from_secs(moved)
+    }
+}
+
+#[tokio::test]
+async fn orders_of_another_process_during_the_wait_hold() {
+    let revoke = || OrderChange::RevokeKey { name: "agent".into() };
+    let target = PauseTarget::Tool("shop.order".into());
+    let pause = OrderChange::Pause { target, cancel_running: false, reason: None };
+    let orders = [
+        (None, None),
+        (Some(revoke()), Some(ErrorCode::PolicyDenied)),
+        (Some(pause), Some(ErrorCode::Paused)),
+    ];
+    for (order, expected) in orders {
+        let fixture = Fixture::new(LONG);
+        let operator = fixture.worlds.now().policy().operator(&Caller::operator()).unwrap();
+        let digest = "1".repeat(64);
+        let (name, groups, expires_at) = ("agent".into(), Vec::new(), None);
+        let key = OrderChange::CreateKey { name, digest: digest.clone(), groups, expires_at };
+        fixture.proxy.order(&operator, key).await.unwrap();
+        let identity = fixture.proxy.key_holder(&digest).unwrap();
+        let request = CallRequest::new("shop.order", r#"{"by":"one"}"#).unwrap();
+        let call = ToolCall::new(request, Caller::authenticated(identity));
+        let (task, approval, _cancel) = fixture.waiting_for(call).await;
+        // Longer than a reading of the orders is believed.
+        fixture.clock.seconds.store(60, Ordering::SeqCst);
+        if let Some(change) = order {
+            let by = "operator".to_owned();
+            let request = OrderRequest { change, by, at: fixture.clock.now() };
+            fixture.ledger.order(request).await.unwrap();
+        }
+        assert!(matches!(fixture.decide("key:op-a", &approval, true).await, Decided::Done(_)));
+        let result = task.await.unwrap();
+        assert_eq!(code(&result), expected, "{result:?}");
+        assert_eq!(fixture.runs(), usize::from(expected.is_none()));
     }
 }
 

@@ -58,7 +58,7 @@ pub(crate) enum Channel {
 }
 
 impl Channel {
-    /// Returns what is wrong with notifications that can be read on the way.
+    /// Returns a warning if others on the network can read the notifications.
     pub(crate) fn warning(&self) -> Option<String> {
         let Self::PlainHttp(host) = self else { return None };
         Some(format!(

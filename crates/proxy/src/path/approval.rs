@@ -147,6 +147,13 @@ impl Unapproved {
         };
         match decided {
             Ok(slot) => {
+                // Another process may have ended the caller's key meanwhile, or paused the tool.
+                if state.orders.are_read()
+                    && let Err(error) = state.refresh_orders().await
+                {
+                    let refused = Refused::new(entered.trail, ErrorCode::RecordUnavailable);
+                    return Err(refused.retry_after(APPROVAL_RETRY_MS).because(error.to_string()));
+                }
                 let caller = entered.trail.caller.identity();
                 if let Err(ended) = state.orders.check(caller, &*state.parts.clock) {
                     let refused = Refused::new(entered.trail, ErrorCode::PolicyDenied);
