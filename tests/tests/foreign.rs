@@ -253,6 +253,49 @@ fn what_init_wrote_is_trusted() {
 }
 
 #[test]
+fn what_init_wrote_permits_calls_by_one_rule_and_denies_what_no_rule_permits() {
+    let place = Place::new();
+    assert_eq!(place.run(&["init"]).status.code(), Some(0));
+    let call = ["call", "calculator", "--args", "{\"expression\":\"1 + 1\"}"];
+    assert_eq!(place.json(&call).1, 0);
+    let (checked, exit) = place.json(&["policy", "check"]);
+    assert_eq!((&checked["findings"], exit), (&json!([]), 0), "{checked}");
+    let (explained, _) =
+        place.json(&["policy", "explain", "calculator", "--args", "{\"expression\":\"1\"}"]);
+    assert!(explained.to_string().contains("`everything` permits"), "{explained}");
+    // Nothing is written over.
+    let rules = std::fs::read_to_string(place.path().join("rules/main.cedar")).unwrap();
+    std::fs::remove_file(place.path().join("toolbooth.toml")).unwrap();
+    std::fs::remove_file(place.path().join("tools.registry.json")).unwrap();
+    let (refused, exit) = place.json(&["init"]);
+    assert_eq!(exit, 2, "{refused}");
+    assert!(!place.path().join("toolbooth.toml").exists());
+    // The rules in comments are valid too.
+    let examples: String = rules
+        .lines()
+        .filter_map(|line| line.strip_prefix("// "))
+        .filter(|line| {
+            line.starts_with('@') || line.starts_with("forbid") || line.starts_with("when")
+        })
+        .map(|line| format!("{line}\n"))
+        .collect();
+    place.write("rules/examples.cedar", &examples);
+    place.write("toolbooth.toml", "[policy]\nrules = \"rules\"\n");
+    let (checked, _) = place.json(&["policy", "check"]);
+    let codes: Vec<&str> = checked["findings"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|own| own["code"].as_str().unwrap())
+        .collect();
+    assert_eq!(codes, ["unbound-rule"], "{checked}");
+    place.write("rules/main.cedar", "");
+    place.write("rules/examples.cedar", "");
+    let (denied, _) = place.json(&call);
+    assert!(denied.to_string().contains("no rule permits it"), "{denied}");
+}
+
+#[test]
 fn trust_that_others_may_change_is_not_believed() {
     let place = foreign();
     assert_eq!(place.json(&["trust", "--yes"]).1, 0);

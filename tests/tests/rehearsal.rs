@@ -91,7 +91,15 @@ fn yesterdays_calls_are_judged_by_other_rules() {
     assert!(reasons.contains("redacted") && reasons.contains("before its inputs"), "{found}");
     let table = place.run(&["policy", "replay", "--policy", "stricter.cedar"]);
     let table = String::from_utf8_lossy(&table.stdout).into_owned();
-    assert!(table.contains("permit by `all`") && table.contains("3 changed"), "{table}");
+    // Each call that would change, and then how many would change alike.
+    for id in ["c2", "c3", "c4"] {
+        let is_own = |line: &&str| line.contains(&format!(" {id} calculator by "));
+        assert_eq!(table.lines().filter(is_own).count(), 1, "{id}: {table}");
+    }
+    assert!(table.contains(": permit by `all`, now deny by `products`: "), "{table}");
+    let words = table.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(words.contains("local permit by `all` deny by `products` 2 "), "{table}");
+    assert!(table.contains("3 changed"), "{table}");
 
     let (diff, exit) = place.json(&["policy", "diff", "rules.cedar", "stricter.cedar"]);
     let ids = |of: &str| -> Vec<&str> {

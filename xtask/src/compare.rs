@@ -29,7 +29,7 @@ pub fn run_against(revision: &str, what: &str) -> Result<()> {
     let mut measured = false;
     for (name, words) in RUNS.into_iter().filter(|(name, _)| what == "all" || what == *name) {
         measured = true;
-        let (earlier_lines, now_lines) = in_turns(&earlier, &now, words)?;
+        let (earlier_lines, now_lines) = in_turns((&earlier, words), (&now, words))?;
         report(name, &earlier_lines, &now_lines)?;
     }
     if what == "all" || what == "verify" {
@@ -44,11 +44,18 @@ pub fn run_against(revision: &str, what: &str) -> Result<()> {
 pub fn path_against(revision: &str) -> Result<()> {
     let (earlier, now) = built(revision, PATH)?;
     for what in ["small", "large"] {
-        let (before, after) = in_turns(&earlier, &now, &[what, "4"])?;
-        println!("{what}, medians of {ROUNDS} rounds in turns:");
-        for figure in ["microsPerCall", "cpuMicrosPerCall"] {
-            row(figure, median(&before, figure)?, median(&after, figure)?);
-        }
+        let words: &[&str] = &[what, "4"];
+        per_call(what, (&earlier, words), (&now, words))?;
+    }
+    // This release by itself: what rules add to the calls of a tool that they do not name.
+    per_call("small, without and with rules", (&now, &["small", "4"]), (&now, &["ruled", "4"]))
+}
+
+fn per_call(name: &str, before: (&Path, &[&str]), now: (&Path, &[&str])) -> Result<()> {
+    let (before, after) = in_turns(before, now)?;
+    println!("{name}, medians of {ROUNDS} rounds in turns:");
+    for figure in ["microsPerCall", "cpuMicrosPerCall"] {
+        row(figure, median(&before, figure)?, median(&after, figure)?);
     }
     Ok(())
 }
@@ -60,14 +67,14 @@ fn built(revision: &str, bench: &str) -> Result<(PathBuf, PathBuf)> {
     Ok((earlier, build(&repository(), None, bench)?))
 }
 
-/// Runs both programs in turns; returns the results of each.
-fn in_turns(earlier: &Path, now: &Path, words: &[&str]) -> Result<(Vec<Value>, Vec<Value>)> {
+/// Runs both programs in turns, each with its arguments; returns the results of each.
+fn in_turns(earlier: (&Path, &[&str]), now: (&Path, &[&str])) -> Result<(Vec<Value>, Vec<Value>)> {
     let (mut earlier_lines, mut now_lines) = (Vec::new(), Vec::new());
     for round in 0..ROUNDS {
         // The order alternates too.
         for turn in 0..2 {
             let own = (round + turn) % 2 == 0;
-            let (program, lines) =
+            let ((program, words), lines) =
                 if own { (now, &mut now_lines) } else { (earlier, &mut earlier_lines) };
             lines.push(once(program, words)?);
         }

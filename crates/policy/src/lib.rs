@@ -35,6 +35,6 @@ pub use items::{Item, ItemPermit};
 pub use pauses::Pauses;
 pub use permit::{AskedCall, Permit};
 pub use rehearse::{Decision, Rehearsed};
-pub use rule_finding::{Place, RuleCode, RuleFinding};
+pub use rule_finding::{Place, RuleCode, RuleFinding, RuleSeverity};
 pub use toolset::ToolSet;
 pub use whitelist::Whitelist;

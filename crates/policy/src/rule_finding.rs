@@ -62,6 +62,33 @@ pub enum RuleCode {
     ApprovalBypassed,
     /// No rule permits anything (warning).
     NoPermit,
+    /// Rules cannot read some arguments of a tool whose arguments they read (note).
+    UnreadableArgument,
+    /// A rule reads a number as a decimal, which not every number is (note).
+    DecimalArgument,
+}
+
+/// How much a finding matters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum RuleSeverity {
+    /// The set is refused.
+    Error,
+    /// The set is probably not what is meant.
+    Warning,
+    /// What to know about the rules.
+    Note,
+}
+
+impl RuleSeverity {
+    /// Returns the severity as it is written.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Error => "error",
+            Self::Warning => "warning",
+            Self::Note => "note",
+        }
+    }
 }
 
 impl RuleCode {
@@ -80,21 +107,32 @@ impl RuleCode {
             Self::ImpossibleRule => "impossible-rule",
             Self::ApprovalBypassed => "approval-bypassed",
             Self::NoPermit => "no-permit",
+            Self::UnreadableArgument => "unreadable-argument",
+            Self::DecimalArgument => "decimal-argument",
+        }
+    }
+
+    /// Returns how much such a finding matters.
+    #[must_use]
+    pub fn severity(self) -> RuleSeverity {
+        match self {
+            Self::Syntax | Self::Annotation | Self::Type | Self::CaseSyntax | Self::Case => {
+                RuleSeverity::Error
+            }
+            Self::UnboundRule
+            | Self::UnboundCase
+            | Self::ClaimedContext
+            | Self::ImpossibleRule
+            | Self::ApprovalBypassed
+            | Self::NoPermit => RuleSeverity::Warning,
+            Self::UnreadableArgument | Self::DecimalArgument => RuleSeverity::Note,
         }
     }
 
     /// Whether a set with such a finding is refused.
     #[must_use]
     pub fn is_error(self) -> bool {
-        match self {
-            Self::Syntax | Self::Annotation | Self::Type | Self::CaseSyntax | Self::Case => true,
-            Self::UnboundRule
-            | Self::UnboundCase
-            | Self::ClaimedContext
-            | Self::ImpossibleRule
-            | Self::ApprovalBypassed
-            | Self::NoPermit => false,
-        }
+        self.severity() == RuleSeverity::Error
     }
 }
 

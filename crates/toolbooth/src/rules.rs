@@ -9,7 +9,7 @@ use std::sync::Arc;
 use toolbooth_policy::rules::{
     HistoryWindow, HistoryWindows, RULE_FILE_BYTES_MAX, RuleFile, RuleSet,
 };
-use toolbooth_policy::{RuleFinding, RuleFit, SettingError};
+use toolbooth_policy::{RuleFinding, RuleFit, RuleSeverity, SettingError};
 
 use crate::config::Loaded;
 use crate::failure::{Failure, USAGE};
@@ -201,9 +201,10 @@ pub(crate) fn about(finding: &RuleFinding) -> String {
     }
 }
 
-/// Prints the findings that refuse nothing.
+/// Prints the warnings.
 pub(crate) fn report_warnings(fit: &RuleFit) {
-    for finding in fit.findings.iter().filter(|finding| !finding.code.is_error()) {
+    let is_warning = |finding: &&RuleFinding| finding.code.severity() == RuleSeverity::Warning;
+    for finding in fit.findings.iter().filter(is_warning) {
         let hint = finding.hint.as_ref().map(|hint| format!("; {hint}")).unwrap_or_default();
         let (code, place) = (finding.code.as_str(), &finding.place);
         crate::notice(&format!("warning: {place}: {} ({code}){hint}", about(finding)));

@@ -18,7 +18,9 @@ pub(crate) fn proxy(
     registry: ToolRegistry,
     ledger: Arc<dyn Ledger>,
     executor: Arc<dyn Executor>,
+    is_ruled: bool,
 ) -> ToolProxy {
+    assert!(!is_ruled, "there were no rules");
     let policy = Authorizer::new(FeatureFlags { mcp_tools: true, tools_policy: true });
     ToolProxy::new(Parts {
         worlds: Worlds::new(World::new(policy).with_registry(registry)),

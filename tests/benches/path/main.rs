@@ -1,6 +1,7 @@
 //! Measures the cost of the whole path with an in-process tool and the ledger in memory.
 //!
-//! Calls are small, or have a megabyte of arguments and of result. Each run prints one measurement
+//! Calls are small, or have a megabyte of arguments and of result; small ones also beside rules that name other
+//! tools. Each run prints one measurement
 //! as a line of JSON, so that two releases can take turns.
 //!
 //! `cargo xtask compare-path REVISION` builds this next to an earlier release, and prints ratios.
@@ -40,7 +41,7 @@ impl Executor for Echo {
     }
 }
 
-fn proxy() -> ToolProxy {
+fn proxy(is_ruled: bool) -> ToolProxy {
     let entry = json!({
         "name": "bench.echo", "description": "Echoes.",
         "execution": { "localRuntimeId": "bench" },
@@ -53,7 +54,8 @@ fn proxy() -> ToolProxy {
     let mut registry = ToolRegistry::default();
     let _ = registry.register(tool.expect("the contract holds"));
     let now = SystemClock::default().now();
-    release::proxy(registry, Arc::new(MemoryLedger::new("bench", &[7; 32], &now)), Arc::new(Echo))
+    let ledger = Arc::new(MemoryLedger::new("bench", &[7; 32], &now));
+    release::proxy(registry, ledger, Arc::new(Echo), is_ruled)
 }
 
 /// Returns the processor time that this process has used.
@@ -82,12 +84,12 @@ fn main() {
     let words: Vec<String> = std::env::args().collect();
     // `cargo bench` adds its own argument.
     let Some([what, seconds]) = words.get(1..3) else {
-        println!("the path: small|large SECONDS");
+        println!("the path: small|large|ruled SECONDS");
         return;
     };
     // The ledger in memory only grows, so each batch of calls uses a new one.
     let (bytes, calls_each) = match what.as_str() {
-        "small" => (80, 20_000),
+        "small" | "ruled" => (80, 20_000),
         "large" => (1_000_000, 50),
         other => panic!("there is no `{other}`"),
     };
@@ -98,7 +100,7 @@ fn main() {
     let (mut calls, mut spent, mut on_cpu) = (0u64, Duration::ZERO, Duration::ZERO);
     let mut warm = false;
     while spent < time {
-        let proxy = proxy();
+        let proxy = proxy(what == "ruled");
         runtime.block_on(async {
             let (began, before) = (Instant::now(), cpu());
             for _ in 0..calls_each {

@@ -232,6 +232,24 @@ impl ArgumentType {
         })
     }
 
+    /// Returns the JSON pointers of the decimals that rules read.
+    pub(super) fn decimals(&self, reads: &Reads) -> Vec<String> {
+        match self {
+            Self::Decimal => vec![String::new()],
+            Self::Set(of) => {
+                of.decimals(reads).into_iter().map(|rest| format!("/*{rest}")).collect()
+            }
+            Self::Record(record) => {
+                let read = record.iter().filter_map(|(name, property)| {
+                    let all = property.of.decimals(&*reads.of(name)?);
+                    Some(all.into_iter().map(move |rest| format!("/{name}{rest}")))
+                });
+                read.flatten().collect()
+            }
+            Self::Text | Self::Whole | Self::Truth => Vec::new(),
+        }
+    }
+
     fn names<'t>(&'t self, names: &mut Vec<&'t str>) {
         match self {
             Self::Record(record) => {

@@ -26,6 +26,8 @@ const THREADS_MAX: usize = 4;
 const TOOLS_PER_THREAD: usize = 50;
 /// Names of tools that are compared for a correction.
 const COMPARED_MAX: usize = 20_000;
+/// Arguments of a tool that notes name.
+const NOTED_MAX: usize = 20;
 
 /// Rules bound to tools.
 #[derive(Debug)]
@@ -257,8 +259,49 @@ fn typed_rules(set: &RuleSet, contract: &ToolContract) -> Typed {
     if !findings.iter().any(|finding| finding.code.is_error()) {
         findings
             .extend(rules.iter().filter_map(|index| unreadable(set.rule(*index), &arguments, id)));
+        findings.extend(notes(set, rules, &arguments).map(|finding| finding.of_tool(id)));
     }
     (arguments, findings)
+}
+
+/// Returns what to know about the arguments of a tool whose arguments rules read.
+fn notes(
+    set: &RuleSet,
+    rules: &[usize],
+    arguments: &ArgumentTypes,
+) -> impl Iterator<Item = RuleFinding> {
+    let all = rules.iter().map(|index| set.rule(*index));
+    let mut reading = all.filter(|rule| rule.reads.of("args").is_some());
+    let first = reading.next();
+    let left_out = &arguments.left_out;
+    let unreadable = first.filter(|_| !left_out.is_empty()).map(|rule| {
+        let told = left_out.iter().take(NOTED_MAX);
+        let mut told: Vec<String> =
+            told.map(|(pointer, reason)| format!("`{pointer}` ({reason})")).collect();
+        let more = left_out.len() - told.len();
+        if more > 0 {
+            told.push(format!("{more} more"));
+        }
+        let message = format!("rules cannot read these arguments: {}", told.join(", "));
+        RuleFinding::new(RuleCode::UnreadableArgument, rule.place.clone(), message)
+    });
+    let mut known = BTreeSet::new();
+    let mut decimals = Vec::new();
+    for rule in first.into_iter().chain(reading) {
+        let Some(reads) = rule.reads.of("args") else { continue };
+        for pointer in arguments.record.decimals(&reads) {
+            if known.len() < NOTED_MAX && known.insert(pointer.clone()) {
+                let message = format!(
+                    "`{}` reads the argument `{pointer}` as a decimal: a call is denied where it has more \
+                     than four digits after the point",
+                    rule.id()
+                );
+                let place = rule.place.clone();
+                decimals.push(RuleFinding::new(RuleCode::DecimalArgument, place, message));
+            }
+        }
+    }
+    unreadable.into_iter().chain(decimals)
 }
 
 /// Returns the finding of a rule that reads an argument that it cannot read. The language would take it for

@@ -32,6 +32,9 @@ impl BoundRules {
             return Err(EngineError(reason.clone()));
         }
         let (set, slice) = (&self.set, &*tool.slice);
+        if let Some(applying) = slice.always() {
+            return Ok((applying.clone(), None));
+        }
         let parties = tool.parties.of(question, || {
             Parties::new(question.caller, question.grants, tool.entities(question)?)
         })?;

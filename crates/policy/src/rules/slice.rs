@@ -24,6 +24,8 @@ pub(super) struct Slice {
     pub(super) historic_reads: Reads,
     /// Whether the scopes of the rules are known to fit on the action and the resource.
     fits: bool,
+    /// All rules, if each of them applies to every question: nothing must be evaluated then.
+    always: Option<Applying>,
     sets: OnceLock<Result<Sets, EngineError>>,
 }
 
@@ -79,10 +81,15 @@ impl Slice {
     fn of(set: &RuleSet, rules: Vec<usize>, fits: bool) -> Self {
         let (historic, plain): (Vec<usize>, Vec<usize>) =
             rules.iter().partition(|index| set.rule(**index).reads.of(HISTORY).is_some());
+        let always = fits && rules.iter().all(|index| set.rule(*index).always_applies());
         Self {
             reads: set.reads(&rules),
             plain_reads: set.reads(&plain),
             historic_reads: set.reads(&historic),
+            always: always.then(|| {
+                let (forbids, permits) = rules.iter().partition(|index| set.rule(**index).forbids);
+                Applying { permits, forbids }
+            }),
             rules,
             fits,
             sets: OnceLock::new(),
@@ -110,6 +117,11 @@ impl Slice {
             Ok(Sets { plain: pair(false)?, historic: pair(true)? })
         });
         sets.as_ref().map_err(Clone::clone)
+    }
+
+    /// Returns the rules that apply to every question, if no other can apply to any.
+    pub(super) fn always(&self) -> Option<&Applying> {
+        self.always.as_ref()
     }
 
     /// Returns the rules that apply, of those that read no windows.

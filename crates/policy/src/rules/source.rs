@@ -227,6 +227,11 @@ impl Rule {
         &self.annotations.id
     }
 
+    /// Whether it applies to every question about the tools that its scope fits.
+    pub(super) fn always_applies(&self) -> bool {
+        matches!(self.condition, Some(Expr::Literal(pst::Literal::Bool(true))))
+    }
+
     pub(super) fn approval(&self) -> Option<Approvers> {
         self.annotations.approval
     }

@@ -14,10 +14,15 @@ use crate::output::{self, Format};
 use crate::secret_shapes;
 use crate::trust::{Gate, Trusted};
 
+/// The file of rules that `init` writes, in the folder that its configuration names.
+const RULES: &str = "rules/main.cedar";
+
 pub(super) fn init(gate: &Gate) -> Result<bool, Failure> {
+    // The configuration comes last, because it names the others.
     let files = [
-        (config::FILE, include_str!("../../templates/toolbooth.toml")),
+        (RULES, include_str!("../../templates/rules.cedar")),
         (config::REGISTRY, file::EMPTY),
+        (config::FILE, include_str!("../../templates/toolbooth.toml")),
     ];
     for (name, _) in files {
         if Path::new(name).exists() {
@@ -26,7 +31,10 @@ pub(super) fn init(gate: &Gate) -> Result<bool, Failure> {
         }
     }
     for (name, text) in files {
-        std::fs::write(name, text)
+        let folder = Path::new(name).parent().filter(|folder| !folder.as_os_str().is_empty());
+        folder
+            .map_or(Ok(()), std::fs::create_dir_all)
+            .and_then(|()| std::fs::write(name, text))
             .map_err(|error| Failure::usage(format!("`{name}` cannot be written: {error}")))?;
         output::line(&format!("wrote {name}"));
     }

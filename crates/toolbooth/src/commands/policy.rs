@@ -10,8 +10,8 @@ use serde_json::{Map, Value, json};
 use toolbooth_contracts::history::{History, WindowName};
 use toolbooth_contracts::id::nearest;
 use toolbooth_contracts::{Arguments, CallContext, ToolName};
-use toolbooth_policy::Explanation;
 use toolbooth_policy::rules::{ChangedRule, RuleSet, StatedRule};
+use toolbooth_policy::{Explanation, RuleSeverity};
 use toolbooth_proxy::{Clock, SystemClock};
 
 use super::{text_argument, tools};
@@ -29,8 +29,10 @@ pub(super) async fn check(offline: OfflineGateway, format: Format) -> Result<boo
     let world = offline.worlds.now();
     let fit = offline.rule_fit();
     offline.close().await;
-    let errors = fit.findings.iter().filter(|finding| finding.code.is_error()).count();
-    let warnings = fit.findings.len() - errors;
+    let count = |severity| {
+        fit.findings.iter().filter(|finding| finding.code.severity() == severity).count()
+    };
+    let (errors, warnings) = (count(RuleSeverity::Error), count(RuleSeverity::Warning));
     let version = world.policy().version();
     if format.is_json() {
         let findings: Vec<Value> = fit
@@ -38,7 +40,7 @@ pub(super) async fn check(offline: OfflineGateway, format: Format) -> Result<boo
             .iter()
             .map(|finding| {
                 json!({
-                    "severity": if finding.code.is_error() { "error" } else { "warning" },
+                    "severity": finding.code.severity().as_str(),
                     "code": finding.code.as_str(),
                     "file": finding.place.file,
                     "line": finding.place.line,
@@ -53,7 +55,7 @@ pub(super) async fn check(offline: OfflineGateway, format: Format) -> Result<boo
         return Ok(errors == 0);
     }
     for finding in &fit.findings {
-        let word = if finding.code.is_error() { "error" } else { "warning" };
+        let word = finding.code.severity().as_str();
         let (code, place) = (finding.code.as_str(), &finding.place);
         output::foreign(&format!("{word}: {place}: {} ({code})", rules::about(finding)));
         if let Some(hint) = &finding.hint {

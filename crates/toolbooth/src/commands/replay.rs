@@ -25,8 +25,8 @@ use crate::{rules, settings};
 const PAGE: usize = 5_000;
 /// Logs of one call that are read.
 const LOGS_MAX: usize = 100;
-/// Changed calls that are listed.
-const LISTED_MAX: usize = 1_000;
+/// Changed calls that one JSON document lists.
+const LISTED_MAX: usize = 100_000;
 
 /// A call whose decision would change.
 #[derive(Debug, Serialize)]
@@ -63,8 +63,8 @@ struct Findings {
     changed: u64,
     same: u64,
     listed: Vec<Changed>,
-    /// The calls that change, by tool, caller, and both decisions, with an example.
-    kinds: BTreeMap<Kind, (u64, String)>,
+    /// The number of calls that change, by tool, caller, and both decisions.
+    kinds: BTreeMap<Kind, u64>,
     unjudged: BTreeMap<String, u64>,
 }
 
@@ -110,7 +110,8 @@ pub(super) async fn replay(
             page.found.iter().filter(|log| !seen.contains(&log.id)).collect();
         judge.learn(&operations, fresh.iter().copied()).await?;
         for log in &fresh {
-            findings.add(log, judge.judge(log));
+            let changed = findings.add(log, judge.judge(log));
+            findings.tell(changed, format);
         }
         let oldest = page.found.iter().map(|log| log.timestamp.as_str()).min();
         let (Some(oldest), false) = (oldest, fresh.is_empty()) else { break };
@@ -215,16 +216,23 @@ impl Findings {
         *self.unjudged.entry(reason).or_default() += 1;
     }
 
-    fn add(&mut self, log: &AgentLog, judged: Result<Rehearsed, NotJudged>) {
+    /// Counts a call; returns it if its decision would change.
+    fn add(&mut self, log: &AgentLog, judged: Result<Rehearsed, NotJudged>) -> Option<Changed> {
         let before = log.decision_inputs.as_ref().map(before);
         let (before, after) = match (before, judged) {
             (Some(before), Ok(after)) if before.decision == after.decision => {
                 self.same += 1;
-                return;
+                return None;
             }
             (Some(before), Ok(after)) => (before, after),
-            (None, Ok(_)) => return self.not_judged(UNDECIDED.to_owned()),
-            (_, Err(not_judged)) => return self.not_judged(not_judged.reason()),
+            (None, Ok(_)) => {
+                self.not_judged(UNDECIDED.to_owned());
+                return None;
+            }
+            (_, Err(not_judged)) => {
+                self.not_judged(not_judged.reason());
+                return None;
+            }
         };
         self.changed += 1;
         let kind = Kind {
@@ -233,18 +241,35 @@ impl Findings {
             before: before.clone(),
             after: (after.decision, after.rule.clone()),
         };
-        let known = self.kinds.entry(kind).or_insert((0, log.call_id.clone()));
-        known.0 += 1;
-        if self.listed.len() < LISTED_MAX {
-            self.listed.push(Changed {
-                call_id: log.call_id.clone(),
-                tool_id: log.tool_name.clone(),
-                caller: log.caller.clone(),
-                at: log.timestamp.clone(),
-                before,
-                after,
-            });
+        *self.kinds.entry(kind).or_default() += 1;
+        Some(Changed {
+            call_id: log.call_id.clone(),
+            tool_id: log.tool_name.clone(),
+            caller: log.caller.clone(),
+            at: log.timestamp.clone(),
+            before,
+            after,
+        })
+    }
+
+    /// Prints a changed call, or keeps it for the JSON document.
+    fn tell(&mut self, changed: Option<Changed>, format: Format) {
+        let Some(changed) = changed else { return };
+        if format.is_json() {
+            if self.listed.len() < LISTED_MAX {
+                self.listed.push(changed);
+            }
+            return;
         }
+        let Changed { call_id, tool_id, caller, at, before, after } = changed;
+        output::foreign(&format!(
+            "{at} {call_id} {tool_id} by {caller}: {} by `{}`, now {} by `{}`: {}",
+            word(before.decision),
+            before.rule,
+            word(after.decision),
+            after.rule,
+            after.reason
+        ));
     }
 
     fn print(&self, format: Format, version: &str) {
@@ -261,25 +286,25 @@ impl Findings {
                 "same": self.same,
                 "unjudged": unjudged,
                 "changes": self.listed,
+                "changesOmitted": self.changed.saturating_sub(self.listed.len() as u64),
                 "reasons": reasons,
             }));
         }
         let rows: Vec<Vec<String>> = self
             .kinds
             .iter()
-            .map(|(Kind { tool, caller, before, after: (decision, rule) }, (calls, example))| {
+            .map(|(Kind { tool, caller, before, after: (decision, rule) }, calls)| {
                 vec![
                     tool.clone(),
                     caller.clone(),
                     format!("{} by `{}`", word(before.decision), before.rule),
                     format!("{} by `{rule}`", word(*decision)),
                     calls.to_string(),
-                    example.clone(),
                 ]
             })
             .collect();
         if !rows.is_empty() {
-            output::table(&["TOOL", "CALLER", "BEFORE", "AFTER", "CALLS", "EXAMPLE"], &rows);
+            output::table(&["TOOL", "CALLER", "BEFORE", "AFTER", "CALLS"], &rows);
         }
         for (reason, calls) in &self.unjudged {
             output::line(&format!("{calls} call(s) cannot be judged: {reason}"));

@@ -31,11 +31,7 @@ fn bound(text: &str) -> Binding {
 }
 
 fn refused(text: &str) -> Vec<String> {
-    let found = match RuleSet::read(&[file(text)], &windows()) {
-        Err(findings) => findings,
-        Ok(set) => bind(&set, &[pay(), read()]).findings,
-    };
-    found.iter().map(|finding| format!("{} {finding}", finding.code.as_str())).collect()
+    told(&file(text), &windows())
 }
 
 /// Judges a call as its claim does: `earlier` are count, sum in ten thousandths, and time since the last.
@@ -171,11 +167,7 @@ fn a_window_that_is_not_declared_refuses_the_rules() {
 fn cases_state_the_earlier_calls() {
     let run = |cases: &str| -> Vec<String> {
         let cases = Some(("main.cases.toml".to_owned(), cases.to_owned()));
-        let found = match RuleSet::read(&[RuleFile { cases, ..file(LIMITED) }], &windows()) {
-            Err(findings) => findings,
-            Ok(set) => bind(&set, &[pay(), read()]).findings,
-        };
-        found.iter().map(|finding| format!("{} {finding}", finding.code.as_str())).collect()
+        told(&RuleFile { cases, ..file(LIMITED) }, &windows())
     };
     let good = "[[case]]\nname = \"over\"\ntool = \"pay.send\"\nargs = { to = \"x\", amount = 1 }\n\
                 history.paid = { count = 2, sum = \"499.5000\", since_ms = 5 }\n\
