@@ -21,6 +21,7 @@ mod import_trial;
 mod journey;
 mod mcp_door;
 mod postgres;
+mod postgres_windows;
 mod real_clients;
 mod records;
 mod registry;

@@ -14,9 +14,12 @@ use toolbooth_store::postgres::{self, PostgresOptions, PostgresReads};
 use toolbooth_tests::postgres::Postgres;
 
 /// Columns whose changes verification does not find, each with the reason.
-const UNSEEN: [(&str, &str, &str); 11] = [
+const UNSEEN: [(&str, &str, &str); 14] = [
     ("documents", "used", "when it was used last: one that is removed too early is missing"),
     ("orders", "used", "a hint for operators: when a key was last used"),
+    ("window_sums", "length_ms", "sums of another length are made anew"),
+    ("window_sums", "after_ms", "the calls from then on are compared with the sums"),
+    ("window_sums", "until_ms", "sums that are removed too early are made anew"),
     ("stale", "*", "blocks of logs that pruning looks at again"),
     ("toolbooth_version", "*", "another version is refused at start, or brought up to date"),
     ("rates", "*", "nothing follows from it but how soon the next call may come"),
@@ -27,6 +30,10 @@ const UNSEEN: [(&str, &str, &str); 11] = [
     ("events", "place", "the order in which events are followed"),
     ("queue", "place", "the order of calls that came in the same millisecond"),
 ];
+
+/// Tables of which verification does not find a row that is removed, or that is there again with another key.
+const ROWS_UNSEEN: [(&str, &str); 1] =
+    [("window_sums", "sums that are gone are made anew, and those of another length are not read")];
 
 fn options(url: String) -> PostgresOptions {
     PostgresOptions {
@@ -117,6 +124,10 @@ async fn every_column_that_is_changed_and_every_row_that_is_added_or_removed_is_
     assert!(report.ok, "{report:?}");
     let (mut client, connection) = tokio_postgres::connect(&url, NoTls).await.expect("connects");
     tokio::spawn(connection);
+    // Sums of windows are stored if there are many calls.
+    let sums = "INSERT INTO window_sums SELECT key, 1000, 0, count(*), coalesce(sum(amount), 0), 0
+                FROM history GROUP BY key";
+    assert_ne!(client.execute(sums, &[]).await.expect("sums"), 0);
     let sql = "SELECT tablename::text FROM pg_tables WHERE schemaname = 'public' ORDER BY 1";
     let tables = names(&client, sql).await;
     let excused = |table: &str, column: &str| {
@@ -141,7 +152,8 @@ async fn every_column_that_is_changed_and_every_row_that_is_added_or_removed_is_
             }
             for (column, what, to, replaces) in changes {
                 let from = replaces.then_some(&row);
-                if excused(table, column) {
+                let is_row = |(own, _): &(&str, &str)| own == table;
+                if excused(table, column) || (column == "*" && ROWS_UNSEEN.iter().any(is_row)) {
                     continue;
                 }
                 // A change that the table rejects does not count.

@@ -92,13 +92,14 @@ pub struct Claim {
     attempt: u32,
     key: Option<String>,
     taken: Vec<Taken>,
-    is_counted: bool,
+    windows: Vec<String>,
 }
 
 impl Claim {
     /// Returns a claim that was just written. For ledgers only.
     pub fn granted(receipt_id: String, fence: u64, attempt: u32) -> Self {
-        Self { receipt_id, fence, attempt, key: None, taken: Vec::new(), is_counted: false }
+        let (key, taken, windows) = Default::default();
+        Self { receipt_id, fence, attempt, key, taken, windows }
     }
 
     /// Sets the digest of the key under which the claim was first made. For ledgers only.
@@ -111,14 +112,14 @@ impl Claim {
         Self { taken, ..self }
     }
 
-    /// Sets whether a window of the policy counts the claim. For ledgers only.
-    pub fn counted(self, is_counted: bool) -> Self {
-        Self { is_counted, ..self }
+    /// Sets the keys of the windows of the policy that count the claim. For ledgers only.
+    pub fn counted(self, windows: Vec<String>) -> Self {
+        Self { windows, ..self }
     }
 
-    /// Whether a window of the policy counts the claim.
-    pub(crate) fn is_counted(&self) -> bool {
-        self.is_counted
+    /// Returns the keys of the windows of the policy that count the claim.
+    pub(crate) fn windows(&self) -> &[String] {
+        &self.windows
     }
 
     /// Returns the charges that the claim has taken, which a call that did not start gets back.

@@ -516,6 +516,8 @@ pub struct Unaccounted {
     pub keys: Vec<String>,
     /// The ids of receipts that windows count and that do not exist.
     pub history: Vec<String>,
+    /// The keys of windows whose stored sums are not those of their calls.
+    pub windows: Vec<String>,
     /// Places that are listed as milestones but contain no event.
     pub milestones: Vec<String>,
     /// Rows that pages omit because they cannot be read.

@@ -637,6 +637,10 @@ impl<'e> Records<'e> {
             let message = format!("a window counts receipt {id}, which does not exist");
             self.problems.add("history-changed", "", None, message);
         }
+        for key in &records.windows {
+            let message = format!("the stored sums of the window {key} are not those of its calls");
+            self.problems.add("history-changed", "", None, message);
+        }
         for key in &records.keys {
             let message = format!("no receipt holds the key {key}");
             self.problems.add("key-unaccounted", "", None, message);

@@ -24,7 +24,8 @@ use toolbooth_audit::backend::working::{Batch, Needs, WorkingSet};
 use toolbooth_audit::backend::writer::{Backend, Failure, LogEnd};
 
 use super::connect::{Connection, Server};
-use super::statements::Statements;
+use super::statements::{Parameters, Statements};
+use super::windows::LockedWindows;
 use super::{schema, unavailable};
 use crate::newer;
 
@@ -41,9 +42,6 @@ pub(super) struct Session {
     connection: Connection,
     pub(super) statements: Statements,
 }
-
-/// The parameters of a statement.
-pub(super) type Parameters<'p> = Vec<Box<dyn ToSql + Sync + Send + 'p>>;
 
 impl Session {
     async fn begin(server: &Server) -> Result<Self, Error> {
@@ -122,12 +120,15 @@ pub(super) struct PostgresBackend {
     begun: bool,
     /// The progress of pruning in each log.
     progress: HashMap<String, Progress>,
+    /// The windows that the last transaction has locked.
+    windows: LockedWindows,
 }
 
 impl PostgresBackend {
     pub(super) async fn new(server: Server, writer: String) -> Result<Self, Error> {
         let session = Some(Session::begin(&server).await?);
-        Ok(Self { server, writer, session, begun: false, progress: HashMap::new() })
+        let (progress, windows) = Default::default();
+        Ok(Self { server, writer, session, begun: false, progress, windows })
     }
 
     fn session(&mut self) -> Result<Session, Failure> {
@@ -174,13 +175,14 @@ fn late() -> LedgerError {
 
 impl Backend for PostgresBackend {
     async fn load(&mut self, needs: &Needs, _: bool, set: &mut WorkingSet) -> Result<(), Failure> {
+        self.windows = LockedWindows::default();
         let missing = set.missing(needs);
         if missing.is_empty() {
             return Ok(());
         }
         self.begun = true;
         let session = self.session()?;
-        let loading = session.load(missing, &self.writer, &self.progress, set);
+        let loading = session.load(missing, &self.writer, &self.progress, &mut self.windows, set);
         let done = timeout(BATCH_TIMEOUT, loading).await;
         self.keep(session, done).await
     }
@@ -188,7 +190,8 @@ impl Backend for PostgresBackend {
     async fn write(&mut self, batch: &Batch, from: &Head, to: &Head) -> Result<(), Failure> {
         let begun = std::mem::take(&mut self.begun);
         let session = self.session()?;
-        let done = timeout(BATCH_TIMEOUT, session.write(batch, begun, from, to)).await;
+        let done =
+            timeout(BATCH_TIMEOUT, session.write(batch, begun, &self.windows, from, to)).await;
         self.keep(session, done).await?;
         self.progress
             .extend(batch.upkeep.pruned.as_ref().and_then(|removal| removal.progress.clone()));

@@ -20,11 +20,12 @@ use toolbooth_audit::documents::used_before;
 use toolbooth_audit::queue::{QueuedCall, RawCall};
 use toolbooth_contracts::approval::Approval;
 
-use super::backend::{Parameters, Session, failed};
+use super::backend::{Session, failed};
 use super::rows::{
     call, cleaned, given, head, limited, number, raw_order, stored, unreadable, used_budget, window,
 };
-use super::statements::CALL;
+use super::statements::{CALL, Parameters};
+use super::windows::LockedWindows;
 use super::{clean, schema};
 use crate::{Unreadable, body};
 
@@ -86,7 +87,7 @@ fn lock(parts: &[&str]) -> i64 {
 
 /// Returns the advisory locks to take before any row is read, in the same order on all replicas.
 /// They also cover rows that do not exist yet.
-fn locks(needs: &Needs) -> Vec<i64> {
+fn locks(needs: &Needs, windows: &LockedWindows) -> Vec<i64> {
     let keys = needs.keys.iter().map(|key| lock(&["key", key]));
     let rates = needs.rates.iter().map(|(tool, caller)| lock(&["rate", tool, caller]));
     let budgets = needs.budgets.iter().map(|key| lock(&["budget", key]));
@@ -95,7 +96,7 @@ fn locks(needs: &Needs) -> Vec<i64> {
         .approvals
         .iter()
         .map(|name| lock(&["approval", &name.tool, &name.caller, &name.args_digest]));
-    let windows = needs.windows.keys().map(|name| lock(&["history", &name.key]));
+    let windows = windows.keys().map(|key| lock(&["history", key]));
     let calls = needs.calls.iter().map(|(caller, id)| lock(&["call", caller, id]));
     let orders = needs.orders.then(|| lock(&["orders"]));
     let all: BTreeSet<i64> = keys
@@ -122,12 +123,14 @@ impl Session {
         mut needs: Needs,
         writer: &str,
         progress: &HashMap<String, Progress>,
+        locked: &mut LockedWindows,
         set: &mut WorkingSet,
     ) -> Result<(), Failure> {
         let s = &self.statements;
         let survey = needs.survey.take();
         let mut asked = StatementBatch(vec![(&s.begin, Parameters::new())]);
-        let locks = locks(&needs);
+        *locked = LockedWindows::of(&needs);
+        let locks = locks(&needs, locked);
         asked.add(!locks.is_empty(), &s.locks, || given![locks]);
         let keys: Vec<&str> = needs.keys.iter().map(String::as_str).collect();
         let receipts: Vec<&str> = needs.receipts.iter().map(String::as_str).collect();
@@ -229,6 +232,7 @@ impl Session {
             // A call is counted from the time at which the windows end that it was judged by. Otherwise
             // a call that leaves the window between the two times would count for neither.
             set.clock_ms = Some(totals.after_ms.saturating_add(name.length_ms));
+            locked.add(&name, totals, row.get(7));
             set.load_window(name, totals);
         }
         if needs.orders {

@@ -15,6 +15,7 @@ mod reads;
 mod rows;
 mod schema;
 mod statements;
+mod windows;
 mod write;
 
 pub use error::OpenError;

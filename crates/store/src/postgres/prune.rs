@@ -15,7 +15,8 @@ use toolbooth_audit::backend::working::WorkingSet;
 use toolbooth_audit::backend::writer::Failure;
 use toolbooth_audit::reads::PrunedLog;
 
-use super::backend::{Parameters, Session, failed};
+use super::backend::{Session, failed};
+use super::statements::Parameters;
 use crate::{Unreadable, body};
 
 /// The advisory lock of the replica that prunes events; the others skip the step meanwhile.

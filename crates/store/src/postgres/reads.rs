@@ -679,6 +679,12 @@ impl LedgerReads for PostgresReads {
         let history = "SELECT h.receipt_id FROM history h WHERE NOT EXISTS (
                            SELECT 1 FROM receipts r WHERE r.receipt_id = h.receipt_id)
                        ORDER BY h.receipt_id LIMIT 100";
+        let windows = "SELECT s.key FROM window_sums s
+                       CROSS JOIN LATERAL (
+                           SELECT count(*) AS calls, coalesce(sum(h.amount), 0) AS amount
+                           FROM history h WHERE h.key = s.key AND h.at_ms > s.after_ms) AS c
+                       WHERE s.calls <> c.calls OR s.amount <> c.amount
+                       ORDER BY s.key, s.length_ms LIMIT 100";
         let ids = |rows: Vec<Row>| rows.iter().map(|row| row.get(0)).collect();
         Ok(Unaccounted {
             logs: if logs_match { Vec::new() } else { ids(self.rows(&logs, &excused).await?) },
@@ -689,6 +695,7 @@ impl LedgerReads for PostgresReads {
             },
             keys: ids(self.rows(keys, &none).await?),
             history: ids(self.rows(history, &none).await?),
+            windows: ids(self.rows(windows, &none).await?),
             milestones: Vec::new(),
             // The server rejects invalid text, so no row is damaged in this way.
             damaged: Vec::new(),

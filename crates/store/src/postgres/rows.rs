@@ -16,7 +16,6 @@ use toolbooth_audit::queue::{QueueState, QueuedCall};
 use toolbooth_audit::reads::{WriterHead, WriterRow};
 use toolbooth_contracts::receipt::{AuditPlace, ClaimState, Receipt};
 
-use super::backend::Session;
 use super::clean;
 use crate::result_reference::Part;
 use crate::{Unreadable, body};
@@ -37,7 +36,7 @@ pub(super) fn limited(limit: usize) -> i64 {
 macro_rules! given {
     ($($value:expr),* $(,)?) => {
         vec![$(Box::new($value) as Box<dyn tokio_postgres::types::ToSql + Sync + Send + '_>),*]
-            as $crate::postgres::backend::Parameters<'_>
+            as $crate::postgres::statements::Parameters<'_>
     };
 }
 pub(super) use given;
@@ -120,9 +119,11 @@ pub(super) fn window(row: &Row) -> Result<(WindowName, WindowTotals), LedgerErro
     let sum: String = row.get(4);
     let sum = sum.parse().map_err(|error| Unreadable::of(error).at("history", &key))?;
     let count: i64 = row.get(3);
+    let count =
+        u64::try_from(count).map_err(|error| Unreadable::of(error).at("window_sums", &key))?;
     let totals = WindowTotals {
         after_ms: row.get(2),
-        count: count.unsigned_abs(),
+        count,
         sum,
         last_ms: row.get(5),
         second_last_ms: row.get(6),
@@ -147,8 +148,6 @@ pub(super) fn stored(row: &Row, lost: bool) -> Result<Stored, Failure> {
     let fence = row.get::<_, i64>(0).unsigned_abs();
     Ok(Stored { fence, owner_lost: runs && lost, receipt: receipt.into() })
 }
-
-impl Session {}
 
 /// Returns the text of an agent log from its columns `body`, `zbody` and `shared`. `receipt`
 /// returns the text of its call's receipt.

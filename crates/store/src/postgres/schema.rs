@@ -7,7 +7,7 @@
 use tokio_postgres::{Client, Error};
 
 /// The newest version that this build knows.
-pub(super) const VERSION: i32 = 9;
+pub(super) const VERSION: i32 = 10;
 /// The first version with records that this build reads. Missing data is written when a writer
 /// begins.
 pub(super) const READABLE: i32 = 6;
@@ -230,7 +230,11 @@ const V8: &str = "";
 /// Changes nothing: [`ADDED`] is applied before.
 const V9: &str = "";
 
-/// Adds what receipts count in the windows of the policy, an index of undecided approvals, and the documents
+/// Changes nothing: [`ADDED`] is applied before. A writer of an earlier version would not keep
+/// `window_sums` up to date, so it must end.
+const V10: &str = "";
+
+/// Adds what receipts count in the windows of the policy, with its sums, an index of undecided approvals, and the documents
 /// that logs name. Steps use them, so they are there before a writer takes over the records of an earlier
 /// version.
 const ADDED: &str = "
@@ -243,6 +247,15 @@ CREATE TABLE IF NOT EXISTS history (
     PRIMARY KEY (key, at_ms, receipt_id)
 );
 CREATE INDEX IF NOT EXISTS history_receipt ON history (receipt_id, until_ms);
+CREATE TABLE IF NOT EXISTS window_sums (
+    key text COLLATE \"C\" NOT NULL,
+    length_ms bigint NOT NULL,
+    after_ms bigint NOT NULL,
+    calls bigint NOT NULL,
+    amount numeric NOT NULL,
+    until_ms bigint NOT NULL,
+    PRIMARY KEY (key, length_ms)
+) WITH (fillfactor = 50);
 CREATE INDEX IF NOT EXISTS approvals_pending ON approvals (caller, approval_id)
     WHERE state = 'pending';
 CREATE TABLE IF NOT EXISTS documents (
@@ -262,7 +275,7 @@ pub(super) async fn is_readable(client: &Client, version: i32) -> Result<bool, E
     if version < READABLE {
         return Ok(false);
     }
-    let sql = "SELECT to_regclass('documents') IS NOT NULL";
+    let sql = "SELECT to_regclass('window_sums') IS NOT NULL";
     Ok(client.query_one(sql, &[]).await?.get(0))
 }
 
@@ -299,7 +312,7 @@ pub(super) async fn migrate(client: &mut Client, to: i32) -> Result<i32, Error> 
         // A writer that waits for this lock sees the new version afterwards, and ends its work.
         transaction.batch_execute("LOCK TABLE writers IN EXCLUSIVE MODE").await?;
     }
-    for (version, script) in (1i32..).zip([V1, V2, V3, V4, V5, V6, V7, V8, V9]) {
+    for (version, script) in (1i32..).zip([V1, V2, V3, V4, V5, V6, V7, V8, V9, V10]) {
         if found < version && version <= to {
             transaction.batch_execute(script).await?;
             transaction.execute("UPDATE toolbooth_version SET version = $1", &[&version]).await?;

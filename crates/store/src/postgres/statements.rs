@@ -2,6 +2,7 @@
 //!
 //! Doc: records.md#stores
 
+use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Error, Statement};
 use toolbooth_audit::approvals::PENDING_MAX;
 
@@ -35,6 +36,33 @@ pub(super) const WINDOWS: &str = "
         FROM (SELECT at_ms FROM history h WHERE h.key = n.key AND h.at_ms > now.ms - n.length
               ORDER BY at_ms DESC LIMIT 2) AS l) AS last";
 
+/// As [`WINDOWS`], by their stored sums: where these are known, only calls are read that have left the window
+/// since. The last column is whether they are.
+///
+/// Sums that end before the window begins count for nothing.
+const WINDOWS_BY_SUMS: &str = "
+    WITH now AS MATERIALIZED (SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS ms)
+    SELECT n.key, n.length, now.ms - n.length,
+        CASE WHEN k.known THEN s.calls - counted.calls ELSE counted.calls END,
+        (CASE WHEN k.known THEN s.amount - counted.amount ELSE counted.amount END)::text,
+        last.at_ms[1], last.at_ms[2], k.known
+    FROM unnest($1::text[], $2::bigint[]) AS n (key, length)
+    CROSS JOIN now
+    LEFT JOIN window_sums s ON s.key = n.key AND s.length_ms = n.length
+    CROSS JOIN LATERAL (
+        SELECT coalesce(s.after_ms <= now.ms - n.length AND s.calls >= 0 AND s.amount >= 0, false)
+            AS known) AS k
+    CROSS JOIN LATERAL (
+        SELECT count(*) AS calls, coalesce(sum(h.amount), 0) AS amount FROM history h
+        WHERE h.key = n.key
+            AND h.at_ms > CASE WHEN k.known THEN s.after_ms ELSE now.ms - n.length END
+            AND h.at_ms <= CASE WHEN k.known THEN now.ms - n.length
+                ELSE 9223372036854775807 END) AS counted
+    CROSS JOIN LATERAL (
+        SELECT array_agg(l.at_ms ORDER BY l.at_ms DESC) AS at_ms
+        FROM (SELECT at_ms FROM history h WHERE h.key = n.key AND h.at_ms > now.ms - n.length
+              ORDER BY at_ms DESC LIMIT 2) AS l) AS last";
+
 /// Columns of the event that accounts for an approval or an order.
 pub(super) const VOUCHING: &str = "v.body, v.zbody";
 /// A table `a` with records, joined with the events that they name.
@@ -61,6 +89,9 @@ macro_rules! vouched {
 pub(super) const VOUCHED: &str = vouched!("approvals");
 /// Orders `a`, joined with the events that they name.
 pub(super) const VOUCHED_ORDERS: &str = vouched!("orders");
+
+/// The parameters of a statement.
+pub(super) type Parameters<'p> = Vec<Box<dyn ToSql + Sync + Send + 'p>>;
 
 macro_rules! statements {
     ($($name:ident = $sql:expr;)+) => {
@@ -120,11 +151,34 @@ statements! {
              WHERE a.approval_id > n.after AND a.caller = n.caller AND a.state = 'pending'
              LIMIT {PENDING_MAX}) AS found)
          FROM unnest($1::text[], $2::text[]) AS n (caller, after)");
-    windows = WINDOWS;
+    windows = WINDOWS_BY_SUMS;
     remove_history = "DELETE FROM history WHERE receipt_id = ANY($1)";
     put_history = "INSERT INTO history (key, at_ms, receipt_id, amount, until_ms)
                    SELECT * FROM unnest($1::text[], $2::bigint[], $3::text[], $4::bigint[],
                        $5::bigint[])";
+    // Calls from before the sums begin are not in them.
+    change_sums = "UPDATE window_sums s SET
+                       calls = s.calls + (SELECT coalesce(sum(d.calls), 0)
+                           FROM unnest($1::text[], $2::bigint[], $3::bigint[]) AS d (key, at_ms, calls)
+                           WHERE d.key = s.key AND d.at_ms > s.after_ms),
+                       amount = s.amount + (SELECT coalesce(sum(d.amount), 0)
+                           FROM unnest($1::text[], $2::bigint[], $4::bigint[]) AS d (key, at_ms, amount)
+                           WHERE d.key = s.key AND d.at_ms > s.after_ms)
+                   WHERE s.key = ANY($1) AND EXISTS (
+                       SELECT 1 FROM unnest($1::text[], $2::bigint[]) AS d (key, at_ms)
+                       WHERE d.key = s.key AND d.at_ms > s.after_ms)";
+    put_sums = "INSERT INTO window_sums (key, length_ms, after_ms, calls, amount, until_ms)
+                SELECT n.key, n.length, n.after, n.calls, n.amount::numeric, n.after + 2 * n.length
+                FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[], $5::text[])
+                    AS n (key, length, after, calls, amount)
+                ON CONFLICT (key, length_ms) DO UPDATE SET after_ms = excluded.after_ms,
+                    calls = excluded.calls, amount = excluded.amount, until_ms = excluded.until_ms";
+    // All calls have left these windows since they were read.
+    end_sums = "DELETE FROM window_sums s USING (
+                    SELECT key, length_ms FROM window_sums
+                    WHERE until_ms < (extract(epoch FROM clock_timestamp()) * 1000)::bigint
+                    ORDER BY key, length_ms LIMIT 1000 FOR UPDATE SKIP LOCKED) AS ended
+                WHERE s.key = ended.key AND s.length_ms = ended.length_ms";
     approvals_by_id = format!(
         "SELECT a.body, {VOUCHING} FROM {VOUCHED} WHERE a.approval_id = ANY($1)");
     orders = format!("SELECT a.kind, a.name, a.body, {VOUCHING}, a.used FROM {VOUCHED_ORDERS}");

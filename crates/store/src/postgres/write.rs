@@ -17,12 +17,13 @@ use toolbooth_audit::documents::Document;
 use toolbooth_audit::queue::QueuedCall;
 use toolbooth_audit::reads::MILESTONES;
 use toolbooth_contracts::approval::Approval;
-use toolbooth_contracts::history::{Amount, HistoryEntry};
 use toolbooth_contracts::order::{Order, OrderName};
 use toolbooth_contracts::receipt::{ClaimState, Receipt};
 
-use super::backend::{Parameters, Session, failed};
+use super::backend::{Session, failed};
 use super::rows::{cleaned, given, limited, log_text, number, text_of, unreadable};
+use super::statements::Parameters;
+use super::windows::{LockedWindows, change_columns, history_columns, sum_columns};
 use super::{clean, prune};
 use crate::result_reference::{self, Part};
 use crate::{Unreadable, body, packing, unwritable};
@@ -156,20 +157,6 @@ fn text_of_part(part: Part) -> String {
     format!("{},{},{}", part.own, part.given, part.len)
 }
 
-fn history_columns(history: &BTreeMap<String, Vec<HistoryEntry>>) -> Parameters<'_> {
-    let entries = || {
-        let all = history.iter();
-        all.flat_map(|(id, entries)| entries.iter().map(move |entry| (id.as_str(), entry)))
-    };
-    let keys: Vec<&str> = entries().map(|(_, entry)| entry.key.as_str()).collect();
-    let times: Vec<i64> = entries().map(|(_, entry)| entry.at_ms).collect();
-    let ids: Vec<&str> = entries().map(|(id, _)| id).collect();
-    let amounts = entries().map(|(_, entry)| entry.amount.map(Amount::ten_thousandths));
-    let amounts: Vec<Option<i64>> = amounts.collect();
-    let ends: Vec<i64> = entries().map(|(_, entry)| entry.until_ms).collect();
-    given![keys, times, ids, amounts, ends]
-}
-
 fn budget_columns(budgets: &BTreeMap<String, BudgetRow>) -> Parameters<'_> {
     let keys: Vec<&str> = budgets.keys().map(String::as_str).collect();
     let days: Vec<&str> = budgets.values().map(|row| row.day.as_str()).collect();
@@ -217,6 +204,7 @@ impl Session {
         &self,
         batch: &Batch,
         begun: bool,
+        windows: &LockedWindows,
         from: &Head,
         to: &Head,
     ) -> Result<(), Failure> {
@@ -241,6 +229,13 @@ impl Session {
                 writes.push((&s.remove_history, given![known]));
             }
             writes.push((&s.put_history, history_columns(&batch.history)));
+        }
+        if !batch.windows.is_empty() {
+            writes.push((&s.change_sums, change_columns(&batch.windows)));
+        }
+        let sums = windows.sums(batch)?;
+        if !sums.is_empty() {
+            writes.push((&s.put_sums, sum_columns(&sums)));
         }
         if !batch.held.is_empty() {
             let (keys, ids): (Vec<&str>, Vec<&str>) =
@@ -310,6 +305,12 @@ impl Session {
         }
         if batch.upkeep.stopped {
             writes.push((&s.stop, given![own()]));
+        }
+        let is_pruned = |moved: &ReceiptChange| {
+            moved.after.as_ref().is_none_or(|after| after.receipt.pruned_at.is_some())
+        };
+        if batch.receipts.values().any(is_pruned) {
+            writes.push((&s.end_sums, given![]));
         }
         // The last statement, because it waits for no lock and its rows are of no use any more.
         if let Some(before) = batch.budgets_before.as_deref() {

@@ -401,7 +401,8 @@ fn unaccounted(database: &Connection, known: &Accounted) -> Result<Unaccounted, 
         .map_err(unavailable)?;
     let milestones = places.iter().map(|place| format!("place {place}")).collect();
     let damaged = unreadable_rows(database)?;
-    Ok(Unaccounted { logs, receipts, keys, history, milestones, damaged })
+    let windows = Vec::new();
+    Ok(Unaccounted { logs, receipts, keys, history, windows, milestones, damaged })
 }
 
 fn unaccounted_logs(

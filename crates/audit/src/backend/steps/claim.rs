@@ -27,6 +27,7 @@ impl Step for ClaimRequest {
             needs.approvals.insert(needed.name(self));
             needs.pending.insert(needed.pending(self));
         }
+        needs.counting.extend(self.counted.iter().map(|counted| counted.key.clone()));
         needs.clock = !self.counted.is_empty();
         if let Some(question) = &self.history {
             let windows = question.windows.values().cloned();
@@ -96,7 +97,7 @@ impl Step for ClaimRequest {
         changes.approvals.extend(approved);
         let shadow = judged.and_then(|judged| judged.account_in(&mut dispatched));
         let entries = entries(self, before, now_ms);
-        let is_counted = !entries.is_empty();
+        let windows: Vec<String> = entries.iter().map(|entry| entry.key.clone()).collect();
         let (mut receipt, fence) = match again {
             Some((receipt, snapshot)) => {
                 (run_again(self, set, receipt, snapshot, approval_id), snapshot.fence)
@@ -107,7 +108,7 @@ impl Step for ClaimRequest {
         let id = receipt.receipt_id.clone();
         let key = receipt.idempotency.key_digest.clone();
         let claim = Claim::granted(id.clone(), fence, receipt.attempt).under(key);
-        let claim = claim.charged(taken.clone()).counted(is_counted);
+        let claim = claim.charged(taken.clone()).counted(windows.clone());
         let (receipt, digest) = changes.put_named(receipt, fence);
         changes.begun.push(BegunClaim {
             receipt_id: id.clone(),
@@ -116,7 +117,7 @@ impl Step for ClaimRequest {
             caller: self.caller.clone(),
             at: self.at.clone(),
             taken,
-            is_counted,
+            windows,
         });
         changes.held.extend(self.keys.iter().map(|key| (key.clone(), id.clone())));
         dispatched.receipt_id = Some(id);

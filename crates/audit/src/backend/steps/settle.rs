@@ -60,7 +60,7 @@ impl Step for Settle {
             let Settlement { claim, log, .. } = &*self.settlement;
             let name = (log.tool_name.as_str(), log.caller.as_str());
             approvals::needs_of_refund(claim.taken(), name, &mut needs);
-            needs.is_alone = claim.is_counted();
+            needs_of_uncounted(claim.windows(), &mut needs);
         }
         needs
     }
@@ -118,6 +118,12 @@ impl Step for Settle {
         changes.events.push(logged(&self.log, terminal));
         Ok((receipt, changes))
     }
+}
+
+/// Adds the needs of a step after which windows no longer count a claim.
+fn needs_of_uncounted(windows: &[String], needs: &mut Needs) {
+    needs.is_alone = !windows.is_empty();
+    needs.counting.extend(windows.iter().cloned());
 }
 
 /// Returns the receipt of a claim with its outcome.
@@ -229,9 +235,9 @@ impl Step for Abandon {
     type Answer = ();
 
     fn needs(&self) -> Needs {
-        let BegunClaim { receipt_id, tool_id, caller, taken, is_counted, .. } = &self.0;
+        let BegunClaim { receipt_id, tool_id, caller, taken, windows, .. } = &self.0;
         let mut needs = Needs::of_receipt(receipt_id);
-        needs.is_alone = *is_counted;
+        needs_of_uncounted(windows, &mut needs);
         approvals::needs_of_refund(taken, (tool_id, caller), &mut needs);
         needs
     }

@@ -17,6 +17,7 @@ use super::{
 use crate::backend::chain::ChainedEvent;
 use crate::charges::BudgetRow;
 use crate::documents::Document;
+use crate::history::WindowTotals;
 use crate::queue::{QueueState, QueuedCall};
 
 /// A receipt that a batch has changed.
@@ -30,6 +31,19 @@ pub struct ReceiptChange {
     pub accounted: Option<AuditPlace>,
 }
 
+/// The calls that count in a window or no longer do.
+#[derive(Debug, Clone, Default)]
+pub struct WindowChange {
+    /// Their entries.
+    pub counted: Vec<HistoryEntry>,
+    /// The entries of those that no longer count.
+    pub uncounted: Vec<HistoryEntry>,
+    /// The entries of those whose receipts are pruned. They have left the window.
+    pub pruned: Vec<HistoryEntry>,
+    /// The windows of this key that the batch has loaded, by their lengths, with these changes.
+    pub totals: BTreeMap<i64, WindowTotals>,
+}
+
 /// The changes that a batch of steps writes.
 #[derive(Debug, Default)]
 pub struct Batch {
@@ -37,6 +51,8 @@ pub struct Batch {
     pub receipts: BTreeMap<String, ReceiptChange>,
     /// Receipts with other entries in windows than before, and these entries.
     pub history: BTreeMap<String, Vec<HistoryEntry>>,
+    /// Windows of the policy in which other calls count than before, by their keys.
+    pub windows: BTreeMap<String, WindowChange>,
     /// Receipts that release their keys, before other keys are held.
     pub freed: BTreeSet<String>,
     /// Keys, and the receipts that hold them.
@@ -111,7 +127,8 @@ impl WorkingSet {
             let stored =
                 Stored { receipt: Arc::clone(&put.receipt), fence: put.fence, owner_lost: false };
             let before = self.receipts.insert(id.clone(), Some(stored)).flatten();
-            self.count(&id, before.as_ref(), &put.receipt.history, batch);
+            let is_pruned = put.receipt.pruned_at.is_some();
+            self.count(&id, before.as_ref(), (&put.receipt.history, is_pruned), batch);
             if let Some(running) = self.running.get_mut(&put.receipt.tool_id) {
                 let ran = before.as_ref().is_some_and(|own| own.runs() && !own.owner_lost);
                 *running = (*running + u64::from(runs)).saturating_sub(u64::from(ran));
@@ -126,7 +143,7 @@ impl WorkingSet {
         for receipt in changes.removed {
             let id = receipt.receipt_id.clone();
             let before = self.receipts.insert(id.clone(), None).flatten();
-            self.count(&id, before.as_ref(), &[], batch);
+            self.count(&id, before.as_ref(), (&[], true), batch);
             let moved = batch.receipts.entry(id).or_insert_with(|| ReceiptChange {
                 before: before.map(|before| (before.receipt.state, before.fence)),
                 after: None,
@@ -196,12 +213,20 @@ impl WorkingSet {
         &mut self,
         id: &str,
         before: Option<&Stored>,
-        entries: &[HistoryEntry],
+        (entries, is_pruned): (&[HistoryEntry], bool),
         batch: &mut Batch,
     ) {
         let before = before.map_or(&[][..], |before| &before.receipt.history);
         if before == entries {
             return;
+        }
+        for entry in before.iter().filter(|entry| !entries.contains(entry)) {
+            let change = batch.windows.entry(entry.key.clone()).or_default();
+            let gone = if is_pruned { &mut change.pruned } else { &mut change.uncounted };
+            gone.push(entry.clone());
+        }
+        for entry in entries.iter().filter(|entry| !before.contains(entry)) {
+            batch.windows.entry(entry.key.clone()).or_default().counted.push(entry.clone());
         }
         for (name, window) in &mut self.windows {
             for gone in before.iter().filter(|entry| entry.key == name.key) {
@@ -210,6 +235,9 @@ impl WorkingSet {
             }
             let new = entries.iter().filter(|entry| entry.key == name.key);
             new.for_each(|entry| window.totals.add(entry));
+            if let Some(change) = batch.windows.get_mut(&name.key).filter(|_| window.is_current) {
+                change.totals.insert(name.length_ms, window.totals);
+            }
         }
         batch.history.insert(id.to_owned(), entries.to_vec());
     }

@@ -84,8 +84,8 @@ pub struct BegunClaim {
     pub at: Moment,
     /// The charges that it has taken.
     pub taken: Vec<Taken>,
-    /// Whether a window of the policy counts it.
-    pub is_counted: bool,
+    /// The keys of the windows of the policy that count it.
+    pub windows: Vec<String>,
 }
 
 /// The changes of a step, applied completely or not applied.

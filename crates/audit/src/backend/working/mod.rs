@@ -11,7 +11,7 @@ mod changes;
 mod needs;
 mod set;
 
-pub use batch::{Batch, ReceiptChange};
+pub use batch::{Batch, ReceiptChange, WindowChange};
 pub use changes::{
     BegunClaim, Changes, CheckpointWrite, NewEvent, ReceiptWrite, RecordText, Upkeep, WrittenLog,
 };

@@ -36,6 +36,9 @@ pub struct Needs {
     /// Windows of the policy, and the time at which the earliest of them ends, in milliseconds; a store
     /// with a clock of its own takes that.
     pub windows: BTreeMap<WindowName, i64>,
+    /// The keys of windows in which a call will count, or will no longer: two steps that change one window wait
+    /// for each other.
+    pub counting: BTreeSet<String>,
     /// Whether the time of the store's clock is needed.
     pub clock: bool,
     /// Whether the step must have its own batch.
@@ -166,6 +169,7 @@ impl Needs {
                 .and_modify(|known| *known = at_ms.min(*known))
                 .or_insert(at_ms);
         }
+        self.counting.extend(other.counting);
         self.clock |= other.clock;
         self.is_alone |= other.is_alone;
         self.calls.extend(other.calls);

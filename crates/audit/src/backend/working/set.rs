@@ -338,6 +338,7 @@ impl WorkingSet {
                 .filter(|(name, _)| !self.windows.get(name).is_some_and(|own| own.is_current))
                 .map(|(name, at_ms)| (name.clone(), *at_ms))
                 .collect(),
+            counting: needs.counting.clone(),
             clock: needs.clock && self.clock_ms.is_none(),
             is_alone: false,
             calls: those(&needs.calls, |name| self.calls.contains_key(name)),

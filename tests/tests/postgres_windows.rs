@@ -1,0 +1,193 @@
+//! Tests that replicas keep the sums of windows as the calls in them are.
+//!
+//! Path: 6. Doc: policy.md#history, records.md#stores
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use toolbooth_audit::LedgerReads;
+use toolbooth_audit::conformance::{moment, request, settlement};
+use toolbooth_audit::history::{
+    CountedIn, History, HistoryJudge, HistoryQuestion, HistoryVerdict, WindowName, WindowTotals,
+};
+use toolbooth_audit::ledger::{ClaimRequest, Claimed, Ledger, Prune, PruneKind, Pruned};
+use toolbooth_audit::note::Signer;
+use toolbooth_audit::verify::{self, TrustAnchors};
+use toolbooth_contracts::contract::IdempotencyMode;
+use toolbooth_contracts::event::DecisionSummary;
+use toolbooth_contracts::history::Amount;
+use toolbooth_contracts::{Effect, ErrorCode};
+use toolbooth_proxy::{Clock, SystemClock};
+use toolbooth_store::postgres::{self, PostgresLedger, PostgresOptions, PostgresReads};
+use toolbooth_tests::postgres::Postgres;
+
+/// The window that no call leaves here, and the one that all leave.
+const LONG: (&str, i64) = ("w", 600_000);
+const SHORT: (&str, i64) = ("s", 2_000);
+const TASKS: i64 = 3;
+const CALLS: i64 = 60;
+
+async fn open(url: &str, writer: &str) -> PostgresLedger {
+    let options = PostgresOptions {
+        url: url.to_owned(),
+        digest_key: [5; 32],
+        older_digest_keys: Vec::new(),
+        signer: Signer::new(&[6; 32]),
+        kept: None,
+        accept_restored: false,
+    };
+    postgres::open(options, writer, &moment(0)).await.expect("opens")
+}
+
+/// Permits every call, and keeps what it has seen.
+#[derive(Debug, Default)]
+struct Noting(Mutex<History>);
+
+impl HistoryJudge for Noting {
+    fn judge(&self, history: &History) -> HistoryVerdict {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone_from(history);
+        HistoryVerdict::Permit {
+            decision: DecisionSummary { rule: "all".into(), reason: "permitted".into() },
+            approval: None,
+            shadow: None,
+        }
+    }
+}
+
+fn counted((key, length_ms): (&str, i64), amount: i64) -> CountedIn {
+    CountedIn { key: key.into(), amount: Amount::of_ten_thousandths(amount), length_ms }
+}
+
+/// The windows that a call reads: those of a key with its length, and with a tenth of it.
+fn question((key, length_ms): (&str, i64), judge: &Arc<Noting>) -> HistoryQuestion {
+    let name = |length_ms| WindowName { key: key.into(), length_ms };
+    let windows = [("whole", name(length_ms)), ("part", name(length_ms / 10))];
+    let windows = windows.map(|(of, name)| (of.to_owned(), name));
+    HistoryQuestion { windows: BTreeMap::from(windows), judge: Arc::clone(judge) as _ }
+}
+
+/// Returns what a call sees of a window that does not count it.
+async fn seen(ledger: &PostgresLedger, call: &str, window: (&str, i64)) -> (u64, i128) {
+    let judge = Arc::new(Noting::default());
+    let asked = ClaimRequest {
+        history: Some(question(window, &judge)),
+        ..request(call, IdempotencyMode::None, &[], "x")
+    };
+    let claimed = ledger.claim(asked).await.expect("answers");
+    assert!(matches!(claimed, Claimed::Fresh(_)), "{claimed:?}");
+    let history = judge.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    history.get("whole").map(|seen| (seen.count, seen.sum)).expect("it was read")
+}
+
+async fn problems(url: &str) -> Vec<String> {
+    let reads = PostgresReads::open(url).await.expect("opens");
+    let report = verify::store(&reads, TrustAnchors::default()).await.expect("reads");
+    report.problems.iter().map(|problem| problem.kind.clone()).collect()
+}
+
+async fn prune(ledger: &PostgresLedger) {
+    let prune = Prune {
+        kind: PruneKind::Receipts,
+        before: "2099-01-01T00:00:00.000Z".to_owned(),
+        at: SystemClock::default().now(),
+    };
+    while ledger.prune(prune.clone()).await.expect("prunes") != Pruned::default() {}
+}
+
+/// Makes calls of all kinds; returns how many of them count in the long window in the end, and their sum.
+async fn call(ledger: Arc<PostgresLedger>, name: String, task: i64) -> (u64, i128) {
+    let mut expected = (0, 0);
+    for n in 0..CALLS {
+        let mode = IdempotencyMode::None;
+        let (amount, judge) = (n * 100 + task, Arc::new(Noting::default()));
+        let asked = request(&format!("{name}-{task}-{n}"), mode, &[], "x");
+        let kind = (n + task) % 7;
+        let window = if kind == 6 { SHORT } else { LONG };
+        let asked = ClaimRequest {
+            // The third kind is not counted, and the second reads nothing.
+            counted: if kind == 2 { Vec::new() } else { vec![counted(window, amount)] },
+            history: [0, 2, 3, 6].contains(&kind).then(|| question(window, &judge)),
+            ..asked
+        };
+        let claim = match ledger.claim(asked).await.expect("answers") {
+            Claimed::Fresh(claim) => claim,
+            other => panic!("{other:?}"),
+        };
+        // Some are not settled.
+        let (effect, code) = match kind {
+            3 | 4 => (Effect::NotStarted, Some(ErrorCode::NotConfigured)),
+            _ => (Effect::Completed, None),
+        };
+        if kind != 5 {
+            ledger.settle(settlement(claim, mode, effect, code)).await.expect("settles");
+        }
+        if [0, 1, 5].contains(&kind) {
+            expected = (expected.0 + 1, expected.1 + i128::from(amount));
+        }
+        if n % 20 == 19 {
+            prune(&ledger).await;
+        }
+    }
+    expected
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn replicas_keep_the_sums_of_windows_as_their_calls_are() {
+    let Some(server) = Postgres::start() else { return };
+    let database = server.database();
+    let url = server.url(&database);
+    let mut tasks = tokio::task::JoinSet::new();
+    for writer in ["one", "two", "three"] {
+        let ledger = Arc::new(open(&url, writer).await);
+        for task in 0..TASKS {
+            tasks.spawn(call(Arc::clone(&ledger), writer.to_owned(), task));
+        }
+    }
+    let all = tasks.join_all().await;
+    let expected = all.iter().fold((0, 0), |sum, own| (sum.0 + own.0, sum.1 + own.1));
+    let ledger = open(&url, "four").await;
+    assert_eq!(seen(&ledger, "look", LONG).await, expected);
+    // The calls themselves say the same.
+    let reads = PostgresReads::open(&url).await.expect("opens");
+    let name = WindowName { key: LONG.0.into(), length_ms: LONG.1 };
+    let WindowTotals { count, sum, .. } = reads.window(name, 0).await.expect("reads");
+    assert_eq!((count, sum), expected);
+    assert_eq!(problems(&url).await, Vec::<String>::new());
+    let stored = |key: &str| {
+        server.sql(&database, &format!("SELECT count(*) FROM window_sums WHERE key = '{key}'"))
+    };
+    assert_eq!(stored("w"), "2");
+    assert_ne!(stored("s"), "0");
+
+    // What is stored is what counts, so a change of it is found.
+    for change in ["calls = calls - 1", "amount = amount - 1"] {
+        server.sql(&database, &format!("UPDATE window_sums SET {change} WHERE key = 'w'"));
+        assert_eq!(problems(&url).await, ["history-changed", "history-changed"], "{change}");
+    }
+    let changed = (expected.0 - 1, expected.1 - 1);
+    assert_eq!(seen(&ledger, "changed", LONG).await, changed);
+    // Sums of which too much was taken, and sums that are gone, are made anew.
+    for change in ["UPDATE window_sums SET calls = -5", "DELETE FROM window_sums"] {
+        server.sql(&database, change);
+        assert_eq!(seen(&ledger, &format!("again {change}"), LONG).await, expected, "{change}");
+        let call = request(&format!("more {change}"), IdempotencyMode::None, &[], "x");
+        let call = ClaimRequest { counted: vec![counted(LONG, 0)], ..call };
+        ledger.claim(call).await.expect("answers");
+        let more = (expected.0 + 1, expected.1);
+        assert_eq!(seen(&ledger, &format!("then {change}"), LONG).await, more, "{change}");
+        let gone = "DELETE FROM history WHERE at_ms = (SELECT max(at_ms) FROM history)";
+        server.sql(&database, gone);
+        server.sql(&database, "DELETE FROM window_sums");
+        assert_eq!(seen(&ledger, &format!("last {change}"), LONG).await, expected, "{change}");
+    }
+
+    // Sums in which nothing counts any more are removed by pruning.
+    server.sql(&database, "UPDATE window_sums SET until_ms = 1 WHERE key = 's'");
+    prune(&ledger).await;
+    let call = request("end", IdempotencyMode::None, &[], "x");
+    let Ok(Claimed::Fresh(claim)) = ledger.claim(call).await else { panic!("fresh") };
+    let end = settlement(claim, IdempotencyMode::None, Effect::Completed, None);
+    ledger.settle(end).await.expect("settles");
+    prune(&ledger).await;
+    assert_eq!((stored("w"), stored("s")), ("2".to_owned(), "0".to_owned()));
+}
