@@ -58,10 +58,15 @@ fn counted((key, length_ms): (&str, i64), amount: i64) -> CountedIn {
     CountedIn { key: key.into(), amount: Amount::of_ten_thousandths(amount), length_ms }
 }
 
-/// The windows that a call reads: those of a key with its length, and with a tenth of it.
+/// The windows that a call reads: those of a key with its length, with a tenth of it, and with ten times it: from that
+/// one, calls are pruned while they are in it.
 fn question((key, length_ms): (&str, i64), judge: &Arc<Noting>) -> HistoryQuestion {
     let name = |length_ms| WindowName { key: key.into(), length_ms };
-    let windows = [("whole", name(length_ms)), ("part", name(length_ms / 10))];
+    let windows = [
+        ("whole", name(length_ms)),
+        ("part", name(length_ms / 10)),
+        ("longer", name(length_ms * 10)),
+    ];
     let windows = windows.map(|(of, name)| (of.to_owned(), name));
     HistoryQuestion { windows: BTreeMap::from(windows), judge: Arc::clone(judge) as _ }
 }
@@ -124,7 +129,7 @@ async fn call(ledger: Arc<PostgresLedger>, name: String, task: i64) -> (u64, i12
         if [0, 1, 5].contains(&kind) {
             expected = (expected.0 + 1, expected.1 + i128::from(amount));
         }
-        if n % 20 == 19 {
+        if n % 10 == 9 {
             prune(&ledger).await;
         }
     }
@@ -156,29 +161,31 @@ async fn replicas_keep_the_sums_of_windows_as_their_calls_are() {
     let stored = |key: &str| {
         server.sql(&database, &format!("SELECT count(*) FROM window_sums WHERE key = '{key}'"))
     };
-    assert_eq!(stored("w"), "2");
+    assert_eq!(stored("w"), "3");
     assert_ne!(stored("s"), "0");
 
     // What is stored is what counts, so a change of it is found.
     for change in ["calls = calls - 1", "amount = amount - 1"] {
         server.sql(&database, &format!("UPDATE window_sums SET {change} WHERE key = 'w'"));
-        assert_eq!(problems(&url).await, ["history-changed", "history-changed"], "{change}");
+        assert_eq!(problems(&url).await, ["history-changed"; 3], "{change}");
     }
     let changed = (expected.0 - 1, expected.1 - 1);
     assert_eq!(seen(&ledger, "changed", LONG).await, changed);
-    // Sums of which too much was taken, and sums that are gone, are made anew.
-    for change in ["UPDATE window_sums SET calls = -5", "DELETE FROM window_sums"] {
-        server.sql(&database, change);
+    // Sums that cannot be right, that begin too early, or that are gone are made anew.
+    for change in [
+        "UPDATE window_sums SET calls = -5",
+        "UPDATE window_sums SET amount = amount + 0.5",
+        "UPDATE window_sums SET amount = 'NaN'",
+        "UPDATE window_sums SET after_ms = 1, calls = 1",
+        "DELETE FROM window_sums",
+    ] {
+        server.sql(&database, &format!("{change} WHERE key = 'w'"));
         assert_eq!(seen(&ledger, &format!("again {change}"), LONG).await, expected, "{change}");
-        let call = request(&format!("more {change}"), IdempotencyMode::None, &[], "x");
-        let call = ClaimRequest { counted: vec![counted(LONG, 0)], ..call };
-        ledger.claim(call).await.expect("answers");
-        let more = (expected.0 + 1, expected.1);
-        assert_eq!(seen(&ledger, &format!("then {change}"), LONG).await, more, "{change}");
-        let gone = "DELETE FROM history WHERE at_ms = (SELECT max(at_ms) FROM history)";
-        server.sql(&database, gone);
-        server.sql(&database, "DELETE FROM window_sums");
-        assert_eq!(seen(&ledger, &format!("last {change}"), LONG).await, expected, "{change}");
+        // They are stored then, although this call was not counted.
+        assert_eq!(stored("w"), "3", "{change}");
+        let right = "SELECT count(*) FROM window_sums WHERE key = 'w' AND after_ms > 1";
+        assert_eq!(server.sql(&database, right), "3", "{change}");
+        assert_eq!(problems(&url).await, Vec::<String>::new(), "{change}");
     }
 
     // Sums in which nothing counts any more are removed by pruning.
@@ -189,5 +196,37 @@ async fn replicas_keep_the_sums_of_windows_as_their_calls_are() {
     let end = settlement(claim, IdempotencyMode::None, Effect::Completed, None);
     ledger.settle(end).await.expect("settles");
     prune(&ledger).await;
-    assert_eq!((stored("w"), stored("s")), ("2".to_owned(), "0".to_owned()));
+    assert_eq!((stored("w"), stored("s")), ("3".to_owned(), "0".to_owned()));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pruning_leaves_the_calls_of_a_window_that_another_transaction_has_locked() {
+    let Some(server) = Postgres::start() else { return };
+    let database = server.database();
+    let url = server.url(&database);
+    let ledger = open(&url, "one").await;
+    for (call, key) in [("held", "p"), ("free", "q")] {
+        let asked = request(call, IdempotencyMode::None, &[], "x");
+        let asked = ClaimRequest { counted: vec![counted((key, 1), 7)], ..asked };
+        let Ok(Claimed::Fresh(claim)) = ledger.claim(asked).await else { panic!("fresh") };
+        let settled = settlement(claim, IdempotencyMode::None, Effect::Completed, None);
+        ledger.settle(settled).await.expect("settles");
+    }
+    let (mut client, connection) =
+        tokio_postgres::connect(&url, tokio_postgres::NoTls).await.expect("connects");
+    tokio::spawn(connection);
+    // What a claim holds that has read the window and not yet stored its sums.
+    let other = client.transaction().await.expect("begins");
+    let lock = "SELECT pg_advisory_xact_lock(('x' || substr(encode(sha256(convert_to(
+                    'history' || chr(31) || 'p', 'UTF8')), 'hex'), 1, 16))::bit(64)::bigint)";
+    other.execute(lock, &[]).await.expect("locks");
+    let left = || server.sql(&database, "SELECT string_agg(receipt_id, ',') FROM receipts");
+    while left().contains("receipt-free") {
+        prune(&ledger).await;
+    }
+    prune(&ledger).await;
+    assert_eq!(left(), "receipt-held");
+    other.rollback().await.expect("ends");
+    prune(&ledger).await;
+    assert_eq!((left().as_str(), problems(&url).await.len()), ("", 0));
 }

@@ -322,3 +322,21 @@ fn calls_of_tools_that_have_changed_or_are_gone_are_judged_by_the_contracts_of_t
     assert_eq!((problems.len(), exit), (5, 1), "{report}");
     assert!(problems.iter().all(|problem| problem["kind"] == "document-missing"), "{report}");
 }
+
+#[test]
+fn calls_before_the_time_are_left_out_of_a_replay() {
+    let place = place();
+    let ended = |call: &str| -> String {
+        let args = r#"{"expression":"1+1"}"#;
+        let (said, _) = place.json(&["call", "calculator", "--args", args, "--call-id", call]);
+        assert_eq!(said["status"], "succeeded", "{said}");
+        let (logs, _) = place.json(&["logs", "query", "--call", call]);
+        logs["logs"][0]["timestamp"].as_str().expect("a time").to_owned()
+    };
+    let times = ["c1", "c2", "c3"].map(ended);
+    assert!(times.is_sorted(), "{times:?}");
+    for (since, calls) in times.iter().zip([3, 2, 1]) {
+        let (found, exit) = place.json(&["policy", "replay", "--since", since]);
+        assert_eq!((&found["same"], exit), (&json!(calls), 0), "{since}: {found}");
+    }
+}

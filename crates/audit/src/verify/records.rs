@@ -638,7 +638,9 @@ impl<'e> Records<'e> {
             self.problems.add("history-changed", "", None, message);
         }
         for key in &records.windows {
-            let message = format!("the stored sums of the window {key} are not those of its calls");
+            let message = format!(
+                "the stored sums of the window {key} are not those of its calls; they are made anew if they are deleted"
+            );
             self.problems.add("history-changed", "", None, message);
         }
         for key in &records.keys {

@@ -242,6 +242,7 @@ impl ArgumentType {
             Self::Record(record) => {
                 let read = record.iter().filter_map(|(name, property)| {
                     let all = property.of.decimals(&*reads.of(name)?);
+                    let name = name.replace('~', "~0").replace('/', "~1");
                     Some(all.into_iter().map(move |rest| format!("/{name}{rest}")))
                 });
                 read.flatten().collect()

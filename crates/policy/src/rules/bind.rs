@@ -292,8 +292,8 @@ fn notes(
         for pointer in arguments.record.decimals(&reads) {
             if known.len() < NOTED_MAX && known.insert(pointer.clone()) {
                 let message = format!(
-                    "`{}` reads the argument `{pointer}` as a decimal: a call is denied where it has more \
-                     than four digits after the point",
+                    "`{}` reads the argument `{pointer}` as a decimal: one with more than four digits \
+                     after the point, or one that is too large, denies the call",
                     rule.id()
                 );
                 let place = rule.place.clone();

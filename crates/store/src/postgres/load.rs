@@ -2,7 +2,7 @@
 //!
 //! Doc: records.md#stores
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::AtomicBool;
 
 use tokio_postgres::{Row, Statement};
@@ -25,7 +25,7 @@ use super::rows::{
     call, cleaned, given, head, limited, number, raw_order, stored, unreadable, used_budget, window,
 };
 use super::statements::{CALL, Parameters};
-use super::windows::LockedWindows;
+use super::windows::{LockedWindows, PRUNED_MAX};
 use super::{clean, schema};
 use crate::{Unreadable, body};
 
@@ -232,7 +232,7 @@ impl Session {
             // A call is counted from the time at which the windows end that it was judged by. Otherwise
             // a call that leaves the window between the two times would count for neither.
             set.clock_ms = Some(totals.after_ms.saturating_add(name.length_ms));
-            locked.add(&name, totals, row.get(7));
+            locked.add(&name, totals, row.get(7), row.get(8));
             set.load_window(name, totals);
         }
         if needs.orders {
@@ -263,9 +263,40 @@ impl Session {
             }
         }
         match survey {
-            Some(survey) => self.survey(survey, writer, progress, set).await,
+            Some(survey) => self.survey(survey, writer, progress, locked, set).await,
             None => Ok(()),
         }
+    }
+
+    /// Retains receipts whose windows it could lock without waiting, as many as one step may lock.
+    async fn retain_unlocked(
+        &self,
+        receipts: &mut Vec<(Stored, bool)>,
+        locked: &mut LockedWindows,
+    ) -> Result<(), Failure> {
+        let windows = |stored: &Stored| -> Vec<String> {
+            stored.receipt.history.iter().map(|entry| entry.key.clone()).collect()
+        };
+        let mut asked: BTreeMap<String, i64> = BTreeMap::new();
+        for key in receipts.iter().flat_map(|(stored, _)| windows(stored)) {
+            if asked.len() < PRUNED_MAX {
+                let number = lock(&["history", &key]);
+                asked.insert(key, number);
+            }
+        }
+        if asked.is_empty() {
+            return Ok(());
+        }
+        let numbers: BTreeSet<i64> = asked.values().copied().collect();
+        let numbers: Vec<i64> = numbers.into_iter().collect();
+        let answers = self.ask(&self.statements.try_locks, &given![numbers]).await;
+        let answers = answers.map_err(failed)?;
+        let is_locked: HashMap<i64, bool> =
+            answers.iter().map(|row| (row.get(0), row.get(1))).collect();
+        asked.retain(|_, number| is_locked.get(number) == Some(&true));
+        receipts.retain(|(stored, _)| windows(stored).iter().all(|key| asked.contains_key(key)));
+        asked.keys().for_each(|key| locked.add_key(key));
+        Ok(())
     }
 
     async fn survey(
@@ -273,6 +304,7 @@ impl Session {
         survey: StoreQuery,
         writer: &str,
         progress: &HashMap<String, Progress>,
+        locked: &mut LockedWindows,
         set: &mut WorkingSet,
     ) -> Result<(), Failure> {
         let s = &self.statements;
@@ -299,11 +331,14 @@ impl Session {
             }
             StoreQuery::PrunableReceipts { before, now_ms, limit } => {
                 let parameters = given![before, limited(limit), now_ms];
+                let mut found = Vec::new();
                 for row in self.ask(&s.prunable, &parameters).await.map_err(failed)? {
-                    if let Some(stored) = readable(stored(&row, false))? {
-                        set.load_prunable(stored, row.get(5));
-                    }
+                    found.extend(readable(stored(&row, false))?.map(|one| (one, row.get(5))));
                 }
+                let all = found.len();
+                self.retain_unlocked(&mut found, locked).await?;
+                set.surveyed.more = !found.is_empty() && found.len() < all;
+                found.into_iter().for_each(|(stored, holds)| set.load_prunable(stored, holds));
             }
             StoreQuery::PrunableLogs(before, limit) => {
                 let given = given![before, limited(limit)];

@@ -37,27 +37,28 @@ pub(super) const WINDOWS: &str = "
               ORDER BY at_ms DESC LIMIT 2) AS l) AS last";
 
 /// As [`WINDOWS`], by their stored sums: where these are known, only calls are read that have left the window
-/// since. The last column is whether they are.
+/// since. The last columns are whether sums are stored, and how many calls were read.
 ///
-/// Sums that end before the window begins count for nothing.
+/// Sums are known if they begin before the window, by at most its length, and are not less than what has left it.
 const WINDOWS_BY_SUMS: &str = "
     WITH now AS MATERIALIZED (SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS ms)
     SELECT n.key, n.length, now.ms - n.length,
-        CASE WHEN k.known THEN s.calls - counted.calls ELSE counted.calls END,
-        (CASE WHEN k.known THEN s.amount - counted.amount ELSE counted.amount END)::text,
-        last.at_ms[1], last.at_ms[2], k.known
+        CASE WHEN k.known THEN s.calls - gone.calls ELSE counted.calls END,
+        (CASE WHEN k.known THEN s.amount - gone.amount ELSE counted.amount END)::text,
+        last.at_ms[1], last.at_ms[2], s.key IS NOT NULL, gone.calls + counted.calls
     FROM unnest($1::text[], $2::bigint[]) AS n (key, length)
     CROSS JOIN now
     LEFT JOIN window_sums s ON s.key = n.key AND s.length_ms = n.length
-    CROSS JOIN LATERAL (
-        SELECT coalesce(s.after_ms <= now.ms - n.length AND s.calls >= 0 AND s.amount >= 0, false)
-            AS known) AS k
+        AND s.after_ms <= now.ms - n.length AND s.after_ms > now.ms - 2 * n.length
     CROSS JOIN LATERAL (
         SELECT count(*) AS calls, coalesce(sum(h.amount), 0) AS amount FROM history h
-        WHERE h.key = n.key
-            AND h.at_ms > CASE WHEN k.known THEN s.after_ms ELSE now.ms - n.length END
-            AND h.at_ms <= CASE WHEN k.known THEN now.ms - n.length
-                ELSE 9223372036854775807 END) AS counted
+        WHERE h.key = n.key AND h.at_ms > s.after_ms AND h.at_ms <= now.ms - n.length) AS gone
+    CROSS JOIN LATERAL (
+        SELECT coalesce(s.calls >= gone.calls AND s.amount >= gone.amount AND s.amount < 1e36
+            AND s.amount = trunc(s.amount), false) AS known) AS k
+    CROSS JOIN LATERAL (
+        SELECT count(*) AS calls, coalesce(sum(h.amount), 0) AS amount FROM history h
+        WHERE NOT k.known AND h.key = n.key AND h.at_ms > now.ms - n.length) AS counted
     CROSS JOIN LATERAL (
         SELECT array_agg(l.at_ms ORDER BY l.at_ms DESC) AS at_ms
         FROM (SELECT at_ms FROM history h WHERE h.key = n.key AND h.at_ms > now.ms - n.length
@@ -124,6 +125,7 @@ statements! {
     commit = "COMMIT";
     rollback = "ROLLBACK";
     locks = "SELECT pg_advisory_xact_lock(l) FROM unnest($1::bigint[]) AS l";
+    try_locks = "SELECT l, pg_try_advisory_xact_lock(l) FROM unnest($1::bigint[]) AS l";
     keys = "SELECT key, receipt_id FROM keys WHERE key = ANY($1)";
     receipts = format!(
         "SELECT {RECEIPT}, {} AS owner_lost FROM receipts r
@@ -164,16 +166,14 @@ statements! {
                        amount = s.amount + (SELECT coalesce(sum(d.amount), 0)
                            FROM unnest($1::text[], $2::bigint[], $4::bigint[]) AS d (key, at_ms, amount)
                            WHERE d.key = s.key AND d.at_ms > s.after_ms)
-                   WHERE s.key = ANY($1) AND EXISTS (
-                       SELECT 1 FROM unnest($1::text[], $2::bigint[]) AS d (key, at_ms)
-                       WHERE d.key = s.key AND d.at_ms > s.after_ms)";
+                   WHERE s.key = ANY($1)";
     put_sums = "INSERT INTO window_sums (key, length_ms, after_ms, calls, amount, until_ms)
                 SELECT n.key, n.length, n.after, n.calls, n.amount::numeric, n.after + 2 * n.length
                 FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[], $5::text[])
                     AS n (key, length, after, calls, amount)
                 ON CONFLICT (key, length_ms) DO UPDATE SET after_ms = excluded.after_ms,
                     calls = excluded.calls, amount = excluded.amount, until_ms = excluded.until_ms";
-    // All calls have left these windows since they were read.
+    // All calls that were in these windows when they were read have left them since.
     end_sums = "DELETE FROM window_sums s USING (
                     SELECT key, length_ms FROM window_sums
                     WHERE until_ms < (extract(epoch FROM clock_timestamp()) * 1000)::bigint

@@ -1,7 +1,7 @@
 //! The windows of the policy: the calls that count in them, and their sums.
 //!
 //! The sums of a window are those of its rows in `history` from a time on. Each transaction that reads them, or changes
-//! the calls, locks the window before; pruning does not, because the calls that it removes have left the window.
+//! the calls, locks the window before. Pruning leaves the calls whose windows others have locked.
 //!
 //! Path: 6. Doc: policy.md#history, records.md#stores
 
@@ -21,12 +21,14 @@ pub(super) struct LockedWindows {
     keys: BTreeSet<String>,
     /// Windows whose sums are stored.
     stored: BTreeSet<WindowName>,
-    /// The others.
-    unstored: BTreeMap<WindowName, WindowTotals>,
+    /// Windows of which many calls were read, with their sums.
+    due: BTreeMap<WindowName, WindowTotals>,
 }
 
 /// Calls in a window from which on its sums are stored: fewer are read as fast.
 const STORED_FROM: u64 = 10;
+/// Windows that a step of pruning locks, at most: the database server has a table for all locks.
+pub(super) const PRUNED_MAX: usize = 256;
 
 /// Sums of windows by key and length.
 type Sums<'b> = BTreeMap<(&'b str, i64), WindowTotals>;
@@ -42,32 +44,37 @@ impl LockedWindows {
         self.keys.iter()
     }
 
-    /// Notes a window that was read, and whether its sums are stored.
-    pub(super) fn add(&mut self, name: &WindowName, totals: WindowTotals, is_stored: bool) {
-        match is_stored {
-            true => drop(self.stored.insert(name.clone())),
-            false => drop(self.unstored.insert(name.clone(), totals)),
+    /// Adds a key that is locked later, without waiting.
+    pub(super) fn add_key(&mut self, key: &str) {
+        self.keys.insert(key.to_owned());
+    }
+
+    /// Notes a window that was read, whether its sums are stored, and how many calls were read for it.
+    pub(super) fn add(&mut self, name: &WindowName, totals: WindowTotals, stored: bool, read: i64) {
+        if stored {
+            self.stored.insert(name.clone());
+        }
+        if read.unsigned_abs() >= STORED_FROM {
+            self.due.insert(name.clone(), totals);
         }
     }
 
-    /// Returns the sums that are stored with a batch: of windows that it has read and changed, and of those that
-    /// it has read as a whole, if they have many calls.
+    /// Returns the sums that are stored with a batch: of windows that it has read and changed, and of those of
+    /// which many calls were read, so that the next one reads few.
     ///
     /// # Errors
     /// [`LedgerError::Defect`], if the batch changes a window that is not locked.
     pub(super) fn sums<'b>(&'b self, batch: &'b Batch) -> Result<Sums<'b>, Failure> {
-        let needs_lock =
-            |change: &WindowChange| !(change.counted.is_empty() && change.uncounted.is_empty());
-        if batch.windows.iter().any(|(key, own)| needs_lock(own) && !self.keys.contains(key)) {
+        if batch.windows.keys().any(|key| !self.keys.contains(key)) {
             let defect = LedgerError::Defect("a window changes that is not locked".to_owned());
             return Err(Failure::Refused(defect));
         }
-        let unstored = self.unstored.iter();
-        let unstored = unstored.map(|(name, sums)| ((name.key.as_str(), name.length_ms), *sums));
+        let due = self.due.iter();
+        let due = due.map(|(name, sums)| ((name.key.as_str(), name.length_ms), *sums));
         let changed = batch.windows.iter().flat_map(|(key, change)| {
             change.totals.iter().map(move |(length_ms, sums)| ((key.as_str(), *length_ms), *sums))
         });
-        let mut sums: Sums<'b> = unstored.chain(changed).collect();
+        let mut sums: Sums<'b> = due.chain(changed).collect();
         sums.retain(|(key, length_ms), sums| {
             let name = || WindowName { key: (*key).to_owned(), length_ms: *length_ms };
             sums.count >= STORED_FROM || self.stored.contains(&name())
@@ -89,9 +96,9 @@ pub(super) fn sum_columns<'b>(all: &Sums<'b>) -> Parameters<'b> {
 /// Returns the calls that count in windows, and those that no longer do, column by column.
 pub(super) fn change_columns(windows: &BTreeMap<String, WindowChange>) -> Parameters<'_> {
     let changes = || {
-        windows.iter().flat_map(|(key, WindowChange { counted, uncounted, pruned, .. })| {
+        windows.iter().flat_map(|(key, WindowChange { counted, uncounted, .. })| {
             let signed = counted.iter().map(|entry| (1, entry));
-            let signed = signed.chain(uncounted.iter().chain(pruned).map(|entry| (-1, entry)));
+            let signed = signed.chain(uncounted.iter().map(|entry| (-1, entry)));
             signed.map(move |(sign, entry): (i64, &HistoryEntry)| (key.as_str(), sign, entry))
         })
     };

@@ -309,7 +309,7 @@ impl Session {
         let is_pruned = |moved: &ReceiptChange| {
             moved.after.as_ref().is_none_or(|after| after.receipt.pruned_at.is_some())
         };
-        if batch.receipts.values().any(is_pruned) {
+        if batch.upkeep.pruned.is_some() || batch.receipts.values().any(is_pruned) {
             writes.push((&s.end_sums, given![]));
         }
         // The last statement, because it waits for no lock and its rows are of no use any more.

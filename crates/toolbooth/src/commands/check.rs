@@ -18,6 +18,13 @@ use crate::trust::{Gate, Trusted};
 const RULES: &str = "rules/main.cedar";
 
 pub(super) fn init(gate: &Gate) -> Result<bool, Failure> {
+    let folder = Path::new(RULES).parent().unwrap_or(Path::new("."));
+    let mut others = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    if others.any(|other| other.path().extension().is_some_and(|ending| ending == "cedar")) {
+        let folder = folder.display();
+        return Err(Failure::usage(format!("`{folder}` has rules already, nothing was written"))
+            .hint("name them in `[policy] rules` of a configuration, or move them away"));
+    }
     // The configuration comes last, because it names the others.
     let files = [
         (RULES, include_str!("../../templates/rules.cedar")),

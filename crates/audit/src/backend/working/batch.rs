@@ -38,8 +38,6 @@ pub struct WindowChange {
     pub counted: Vec<HistoryEntry>,
     /// The entries of those that no longer count.
     pub uncounted: Vec<HistoryEntry>,
-    /// The entries of those whose receipts are pruned. They have left the window.
-    pub pruned: Vec<HistoryEntry>,
     /// The windows of this key that the batch has loaded, by their lengths, with these changes.
     pub totals: BTreeMap<i64, WindowTotals>,
 }
@@ -127,8 +125,7 @@ impl WorkingSet {
             let stored =
                 Stored { receipt: Arc::clone(&put.receipt), fence: put.fence, owner_lost: false };
             let before = self.receipts.insert(id.clone(), Some(stored)).flatten();
-            let is_pruned = put.receipt.pruned_at.is_some();
-            self.count(&id, before.as_ref(), (&put.receipt.history, is_pruned), batch);
+            self.count(&id, before.as_ref(), &put.receipt.history, batch);
             if let Some(running) = self.running.get_mut(&put.receipt.tool_id) {
                 let ran = before.as_ref().is_some_and(|own| own.runs() && !own.owner_lost);
                 *running = (*running + u64::from(runs)).saturating_sub(u64::from(ran));
@@ -143,7 +140,7 @@ impl WorkingSet {
         for receipt in changes.removed {
             let id = receipt.receipt_id.clone();
             let before = self.receipts.insert(id.clone(), None).flatten();
-            self.count(&id, before.as_ref(), (&[], true), batch);
+            self.count(&id, before.as_ref(), &[], batch);
             let moved = batch.receipts.entry(id).or_insert_with(|| ReceiptChange {
                 before: before.map(|before| (before.receipt.state, before.fence)),
                 after: None,
@@ -213,7 +210,7 @@ impl WorkingSet {
         &mut self,
         id: &str,
         before: Option<&Stored>,
-        (entries, is_pruned): (&[HistoryEntry], bool),
+        entries: &[HistoryEntry],
         batch: &mut Batch,
     ) {
         let before = before.map_or(&[][..], |before| &before.receipt.history);
@@ -221,9 +218,7 @@ impl WorkingSet {
             return;
         }
         for entry in before.iter().filter(|entry| !entries.contains(entry)) {
-            let change = batch.windows.entry(entry.key.clone()).or_default();
-            let gone = if is_pruned { &mut change.pruned } else { &mut change.uncounted };
-            gone.push(entry.clone());
+            batch.windows.entry(entry.key.clone()).or_default().uncounted.push(entry.clone());
         }
         for entry in entries.iter().filter(|entry| !before.contains(entry)) {
             batch.windows.entry(entry.key.clone()).or_default().counted.push(entry.clone());
