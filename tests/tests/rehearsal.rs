@@ -4,6 +4,10 @@
 
 use serde_json::{Value, json};
 use toolbooth_tests::Place;
+use toolbooth_tests::mcp::Session;
+use toolbooth_tests::waiting::until;
+
+use crate::rules::{events, item, with_items};
 
 const OPEN: &str = "@id(\"all\") permit (principal, action, resource);\n";
 
@@ -339,4 +343,100 @@ fn calls_before_the_time_are_left_out_of_a_replay() {
         let (found, exit) = place.json(&["policy", "replay", "--since", since]);
         assert_eq!((&found["same"], exit), (&json!(calls), 0), "{since}: {found}");
     }
+}
+
+#[test]
+fn requests_for_prompts_and_resources_are_judged_again_and_so_are_early_denials() {
+    let place = with_items("enforce");
+    let settings = std::fs::read_to_string(place.path().join("toolbooth.toml")).expect("settings");
+    let listed = |tools: &str| {
+        let listed = format!("[policy]\nwhitelist = [\"calculator\", {tools}]\n");
+        place.write("toolbooth.toml", &settings.replace("[policy]\n", &listed));
+    };
+    // One resource is not on the whitelist, and nor is a tool.
+    listed("\"box.greet\", \"box.blame\", \"box.file:///a\"");
+    let gateway = place.serve();
+    let session = Session::begin(&gateway);
+    let prompt = |name: &str| item(&session, "prompts/get", json!({ "name": name }));
+    let resource = |uri: &str| item(&session, "resources/read", json!({ "uri": uri }));
+    until("the server is listed", || prompt("box_greet") == "ok");
+    assert_eq!(resource("toolbooth+box:file:///a"), "ok");
+    assert_eq!(prompt("box_blame"), "policy-denied");
+    assert_eq!(resource("toolbooth+box:file:///b"), "policy-denied");
+    let long = format!("toolbooth+box:file:///{}", "b".repeat(600));
+    assert_eq!(resource(&long), "policy-denied");
+    let fetch = json!({ "toolId": "web_search", "args": {}, "context": { "callId": "early" } });
+    assert_eq!(gateway.post("/v1/calls", &fetch.to_string()).0, 403);
+    gateway.stop();
+
+    // Until the server was listed, the prompt was unknown, and nothing was decided.
+    let early = "it was denied before its arguments were checked, and now would not be";
+    let has = |found: &Value, wanted: &str| {
+        let reasons = found["reasons"].as_array().expect("reasons").clone();
+        reasons.iter().any(|reason| reason["reason"] == wanted)
+    };
+    let same = place.json(&["policy", "replay"]).0;
+    assert_eq!((&same["changed"], &same["same"]), (&json!(0), &json!(5)), "{same}");
+    assert!(!has(&same, early), "{same}");
+    assert!(has(&same, "the log does not have the whole name of what it asked for"), "{same}");
+    place.write(
+        "other.cedar",
+        "@id(\"all\") permit (principal, action, resource);\n\
+         @id(\"no-greet\") forbid (principal, action == Action::\"use:prompts\", resource)\n\
+         when { resource.server == \"box\" && resource.id == \"box.greet\" };",
+    );
+    let changed = || -> Vec<[String; 3]> {
+        let (found, exit) = place.json(&["policy", "replay", "--policy", "other.cedar"]);
+        assert_eq!(exit, 1, "{found}");
+        let changes = found["changes"].as_array().expect("changes").iter();
+        let mut changes: Vec<[String; 3]> = changes
+            .map(|change| {
+                [&change["toolId"], &change["before"]["decision"], &change["after"]["rule"]]
+                    .map(|value| value.as_str().expect("text").to_owned())
+            })
+            .collect();
+        changes.sort_unstable();
+        changes
+    };
+    let blame = ["box.blame", "deny", "all"].map(ToOwned::to_owned);
+    let greet = ["box.greet", "permit", "no-greet"].map(ToOwned::to_owned);
+    assert_eq!(changed(), [blame.clone(), greet.clone()]);
+    let explained = |call: &str| place.json(&["policy", "explain", "--call", call]).0;
+    let first = explained("early");
+    assert_eq!(first["inputs"]["rule"], "whitelist", "{first}");
+    let now = (&first["now"]["decision"], &first["now"]["rule"]);
+    assert_eq!(now, (&json!("deny"), &json!("whitelist")), "{first}");
+    // A wider whitelist does not tell whether the arguments of a call would have fitted. Requests are judged by it.
+    listed("\"web_search\", \"box.*\"");
+    let wider = place.json(&["policy", "replay"]).0;
+    assert_eq!((&wider["changed"], &wider["same"]), (&json!(0), &json!(4)), "{wider}");
+    assert!(has(&wider, early), "{wider}");
+    let file = ["box.file:///b", "deny", "all"].map(ToOwned::to_owned);
+    assert_eq!(changed(), [blame, file, greet]);
+    assert_eq!(explained("early")["unjudged"], early);
+
+    let denied = events(&place, "POLICY_DENIED");
+    let blame = denied.iter().find(|event| event["toolName"] == "box.blame").expect("an event");
+    let blame = explained(blame["callId"].as_str().expect("an id"));
+    assert_eq!(blame["inputs"]["item"], json!({ "kind": "prompt", "server": "box" }), "{blame}");
+    let now = (&blame["now"]["decision"], &blame["now"]["rule"]);
+    assert_eq!(now, (&json!("deny"), &json!("no-blame")), "{blame}");
+    place.assert_sound();
+}
+
+#[test]
+fn a_policy_that_only_denied_is_kept_too() {
+    let place = place();
+    place.write("toolbooth.toml", &format!("{SETTINGS}[flags]\nmcp_tools = false\n"));
+    let (denied, _) = place.json(&["call", "calculator", "--args", r#"{"expression":"1+1"}"#]);
+    assert_eq!(denied["error"]["code"], "tools-disabled", "{denied}");
+    let event = &events(&place, "POLICY_DENIED")[0];
+    let version = event["policyVersion"].as_str().expect("a version").to_owned();
+    let (diff, exit) = place.json(&["policy", "diff", &version, "rules.cedar"]);
+    assert_eq!((&diff["same"], exit), (&json!(1), 0), "{diff}");
+    let replayed = || place.json(&["policy", "replay"]).0;
+    assert_eq!(replayed()["same"], 1);
+    place.write("toolbooth.toml", SETTINGS);
+    assert!(replayed()["reasons"].to_string().contains("and now would not be"));
+    place.assert_sound();
 }

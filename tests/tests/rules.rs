@@ -50,7 +50,7 @@ fn code(answer: &Value) -> String {
     answer["code"].as_str().unwrap_or("ok").to_owned()
 }
 
-fn events(place: &Place, kind: &str) -> Vec<Value> {
+pub(crate) fn events(place: &Place, kind: &str) -> Vec<Value> {
     let (found, _) = place.json(&["audit", "query", "--limit", "100000"]);
     let events = found["events"].as_array().expect("events");
     events.iter().filter(|event| event["event"] == kind).cloned().collect()
@@ -239,7 +239,7 @@ fn rules_in_shadow_are_recorded_and_do_not_hold() {
 }
 
 /// Starts a server with two prompts and two resources, and rules about them.
-fn with_items(mode: &str) -> Place {
+pub(crate) fn with_items(mode: &str) -> Place {
     let place = place(&format!(
         "mode = \"{mode}\"\n[lock]\nmode = \"off\"\n[servers.box]\ncommand = \"python3\"\n\
          args = [\"box.py\", \"box.json\", \"tell\"]\nsandbox = \"none\"\n"
@@ -262,7 +262,7 @@ fn with_items(mode: &str) -> Place {
 }
 
 /// Gets a prompt or reads a resource; returns the code of the error, or `ok`.
-fn item(session: &Session, method: &str, params: Value) -> String {
+pub(crate) fn item(session: &Session, method: &str, params: Value) -> String {
     let answer = session.post(&request(7, method, params)).answer().json();
     match &answer["error"] {
         Value::Null => "ok".to_owned(),
@@ -302,6 +302,42 @@ fn a_set_that_permits_nothing_is_told() {
     let gateway = place.serve();
     gateway.until_said("no rule permits anything, so every call is denied (no-permit)", 1);
     assert_eq!(calculate(&gateway, "1+1").0, "policy-denied");
+}
+
+#[test]
+fn rules_are_checked_against_the_schemas_that_the_lock_has() {
+    let place = place(
+        "[servers.box]\ncommand = \"python3\"\nargs = [\"box.py\", \"box.json\", \"tell\"]\n\
+         sandbox = \"none\"\n",
+    );
+    let script = repository().join("tests/clients/fickle_server.py");
+    place.write("box.py", &std::fs::read_to_string(script).expect("the server"));
+    let list = |of: &str| {
+        let properties = json!({ "weight": { "type": of } });
+        json!([{ "name": "melt", "inputSchema": { "type": "object", "properties": properties } }])
+            .to_string()
+    };
+    place.write("box.json", &list("integer"));
+    let rule = |condition: &str| {
+        let rule = format!(
+            "@id(\"heavy\") forbid (principal, action == Action::\"box.melt\", resource)\n\
+             when {{ context.args has weight && {condition} }};"
+        );
+        place.write("rules/box.cedar", &rule);
+        place.json(&["policy", "check"])
+    };
+    assert_eq!(place.run(&["lock"]).status.code(), Some(0));
+    // The server cannot be started any more, so what is known of its tool is in the lock.
+    std::fs::remove_file(place.path().join("box.py")).expect("is removed");
+    let (right, exit) = rule("context.args.weight > 10");
+    assert_eq!((&right["findings"], exit), (&json!([]), 0), "{right}");
+    let (wrong, exit) = rule("context.args.weight like \"1*\"");
+    let finding = &wrong["findings"][0];
+    assert_eq!((&finding["code"], exit), (&json!("mistyped-rule"), 1), "{wrong}");
+    assert_eq!((&finding["line"], &finding["tool"]), (&json!(2), &json!("box.melt")), "{wrong}");
+    let refused = place.run(&["serve", "--http", "127.0.0.1:0"]);
+    let told = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(refused.status.code() == Some(2) && told.contains("box.cedar:2:"), "{told}");
 }
 
 #[test]

@@ -10,9 +10,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::caller::{Caller, CallerKind, Identity};
 use crate::history::{History, WindowName};
+use crate::port::ItemKind;
 
 /// A decision of the policy, with the inputs that the log of the call does not have otherwise. Those after
-/// `denied` are absent where the call was denied before they counted, and in logs of earlier versions.
+/// `documents` are absent where they did not count, and in logs of earlier versions.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schemars", derive(JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
@@ -30,7 +31,13 @@ pub struct DecisionInputs {
     /// versions do not have it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub documents: bool,
-    /// SHA-256 of the canonical contract, in hex.
+    /// Whether the call was denied before its arguments were checked, or the request by a pause or a quarantine.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub unchecked: bool,
+    /// The prompt, the resource or the template that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub item: Option<RequestedItem>,
+    /// SHA-256 of the canonical contract, in hex; absent for prompts and resources.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub contract_digest: Option<String>,
     /// What was known of the caller.
@@ -55,6 +62,20 @@ pub struct DecisionInputs {
     /// What the rules have seen of the windows, with this call; absent if they were not read.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub history: History,
+}
+
+/// A prompt, a resource or a template that was asked for. Its id is in the place of the tool's.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct RequestedItem {
+    /// What it is.
+    pub kind: ItemKind,
+    /// The name of its server, as in ids.
+    pub server: String,
+    /// Whether the log has only a part of its id, because the rest was redacted or cut.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub partial: bool,
 }
 
 /// What the policy knew of a caller in addition to its name.

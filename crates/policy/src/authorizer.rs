@@ -60,6 +60,13 @@ impl Access {
     pub fn has_permissions(&self) -> bool {
         self.missing.is_empty()
     }
+
+    /// Returns the denial for missing permissions, if there are any.
+    pub(crate) fn lacking(&self) -> Option<Denial> {
+        let reason = || format!("missing permissions: {}", self.missing.join(", "));
+        let denial = || Denial::new(ErrorCode::PolicyDenied, DenialRule::Permissions, reason());
+        (!self.missing.is_empty()).then(|| Denial { missing: self.missing.clone(), ..denial() })
+    }
 }
 
 /// An authorizer that judges calls by flags, tool sets, whitelist, status, permissions, rules and
@@ -328,15 +335,8 @@ impl Authorizer {
         call: &AskedCall<'_>,
         trace: Option<&mut Vec<String>>,
     ) -> Result<Permit, Denial> {
-        if !access.missing.is_empty() {
-            return Err(Denial {
-                missing: access.missing.clone(),
-                ..Denial::new(
-                    ErrorCode::PolicyDenied,
-                    DenialRule::Permissions,
-                    format!("missing permissions: {}", access.missing.join(", ")),
-                )
-            });
+        if let Some(denial) = access.lacking() {
+            return Err(denial);
         }
         self.permit(call, trace)
     }

@@ -6,9 +6,11 @@ use serde::Serialize;
 use toolbooth_contracts::decision::DecisionInputs;
 use toolbooth_contracts::event::DecisionSummary;
 use toolbooth_contracts::history::WindowName;
+use toolbooth_contracts::{CallContext, Caller, ToolContract};
 
 use crate::authorizer::{Authorizer, ToolStatus};
 use crate::denial::Denial;
+use crate::items::Item;
 use crate::permit::{AskedCall, Permit};
 
 /// How a call is decided.
@@ -23,6 +25,18 @@ pub enum Decision {
     Deny,
 }
 
+impl Decision {
+    /// Returns the decision as records and commands write it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Permit => "permit",
+            Self::Approval => "approval",
+            Self::Deny => "deny",
+        }
+    }
+}
+
 /// A decision on a recorded call, with the rule and the reason.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Rehearsed {
@@ -35,9 +49,14 @@ pub struct Rehearsed {
 }
 
 impl Rehearsed {
+    fn denied(denial: &Denial) -> Self {
+        let DecisionSummary { rule, reason } = denial.summary();
+        Self { decision: Decision::Deny, rule, reason }
+    }
+
     fn of(judged: Result<Permit, Denial>) -> Self {
         let (decision, DecisionSummary { rule, reason }) = match judged {
-            Err(denial) => (Decision::Deny, denial.summary()),
+            Err(denial) => return Self::denied(&denial),
             Ok(permit) => match permit.approval() {
                 None => (Decision::Permit, permit.summary()),
                 Some(need) => {
@@ -72,6 +91,43 @@ impl Authorizer {
         }
         let complete = |permit: Permit| self.complete(&permit, &recorded.history, None);
         Ok(Rehearsed::of(permit.and_then(complete)))
+    }
+
+    /// Judges a call of an active tool by flags, tool sets, whitelist and permissions; `None` if these pass it.
+    #[must_use]
+    pub fn rehearse_access(&self, caller: &Caller, contract: &ToolContract) -> Option<Rehearsed> {
+        let denial = match self.access(caller, contract, &ToolStatus::Active) {
+            Err(denial) => denial,
+            Ok(access) => access.lacking()?,
+        };
+        Some(Rehearsed::denied(&denial))
+    }
+
+    /// Judges a call by the flags; `None` if these pass it.
+    #[must_use]
+    pub fn rehearse_flags(&self) -> Option<Rehearsed> {
+        self.enabled().err().map(|denial| Rehearsed::denied(&denial))
+    }
+
+    /// Judges a recorded request for a prompt, a resource or a template that is active.
+    #[must_use]
+    pub fn rehearse_item(
+        &self,
+        caller: &Caller,
+        item: &Item<'_>,
+        claimed: &CallContext,
+        at: &str,
+    ) -> Rehearsed {
+        match self.permit_item(caller, item, &ToolStatus::Active, claimed, at) {
+            Err(denial) => Rehearsed::denied(&denial),
+            Ok(permit) => {
+                let DecisionSummary { rule, mut reason } = permit.summary();
+                if let Some(DecisionSummary { rule, reason: own }) = permit.shadow() {
+                    reason = format!("{reason}; in shadow: `{rule}`: {own}");
+                }
+                Rehearsed { decision: Decision::Permit, rule, reason }
+            }
+        }
     }
 
     /// Whether the rules read an argument of a tool, or a part of it, by its JSON pointer.

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use toolbooth_audit::documents::{Document, REMEMBERED};
 use toolbooth_audit::ledger::Moment;
+use toolbooth_contracts::decision::RequestedItem;
 use toolbooth_contracts::json::canonical;
 use toolbooth_registry::RegisteredTool;
 
@@ -17,11 +18,14 @@ const POLICY_BYTES_MAX: usize = 32 << 20;
 /// Documents that are remembered; with more, all are handed over again.
 const REMEMBERED_MAX: usize = 20_000;
 
-/// What a call was judged by.
+/// What a call or a request was judged by.
 #[derive(Clone)]
 pub(crate) struct JudgedBy {
     pub(crate) world: Arc<World>,
-    pub(crate) tool: Arc<RegisteredTool>,
+    /// `None` for prompts and resources, and where tools are switched off.
+    pub(crate) tool: Option<Arc<RegisteredTool>>,
+    /// The prompt or the resource.
+    pub(crate) item: Option<RequestedItem>,
 }
 
 impl JudgedBy {
@@ -45,7 +49,8 @@ impl KeptDocuments {
         at: &Moment,
     ) -> Vec<Document> {
         let policy = &by.world.policy;
-        let (contract_digest, version) = (by.tool.contract_digest(), policy.version());
+        let contract_digest = by.tool.as_ref().map_or("", |tool| tool.contract_digest());
+        let version = policy.version();
         let of_caller = caller.as_ref().map_or("", |(digest, _)| digest.as_str());
         let is_kept = {
             let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -60,8 +65,8 @@ impl KeptDocuments {
         };
         let mut lacking = Vec::new();
         let [has_contract, has_policy, has_caller] = is_kept;
-        if !has_contract {
-            let contract = serde_json::to_value(by.tool.contract().as_ref()).unwrap_or_default();
+        if let Some(tool) = by.tool.as_ref().filter(|_| !has_contract) {
+            let contract = serde_json::to_value(tool.contract().as_ref()).unwrap_or_default();
             lacking.push(document(contract_digest, canonical(&contract).into()));
         }
         if !has_policy {

@@ -61,6 +61,8 @@ impl Input {
 pub(crate) struct Judged {
     pub(crate) by: JudgedBy,
     pub(crate) grants: Vec<String>,
+    /// Whether the arguments were checked and the rules were asked.
+    pub(crate) is_checked: bool,
     /// When the rules judged; `None` without rules.
     pub(crate) at: Option<String>,
     /// The rule that asked for an approval.
@@ -138,6 +140,29 @@ impl CallTrail {
         cut(&mut self.tool_id);
     }
 
+    /// Notes what the policy judges by, before it does.
+    pub(crate) fn judge_by(&mut self, by: JudgedBy) {
+        let rights = by.world.policy.rights(&self.caller);
+        let grants = rights.map(|rights| rights.grants.as_slice()).unwrap_or_default();
+        self.judged = Some(Box::new(Judged {
+            grants: grants.iter().map(|grant| grant.as_str().to_owned()).collect(),
+            by,
+            is_checked: false,
+            at: None,
+            approval: None,
+            windows: BTreeMap::new(),
+            history: History::new(),
+        }));
+    }
+
+    /// Notes that the arguments were checked, and when rules were asked, if there are any.
+    pub(crate) fn checked(&mut self, at: Option<String>) {
+        if let Some(judged) = &mut self.judged {
+            judged.is_checked = true;
+            judged.at = at;
+        }
+    }
+
     pub(crate) fn duration_ms(&self, state: &ProxyState) -> f64 {
         crate::port::milliseconds(state.parts.clock.monotonic().saturating_sub(self.began))
     }
@@ -209,7 +234,11 @@ impl CallTrail {
             policy_version: self.policy_version.clone(),
             denied: self.is_denied,
             documents: is_kept,
-            contract_digest: judged.map(|judged| judged.by.tool.contract_digest().to_owned()),
+            unchecked: self.is_denied && judged.is_some_and(|judged| !judged.is_checked),
+            item: judged.and_then(|judged| judged.by.item.clone()),
+            contract_digest: judged
+                .and_then(|judged| judged.by.tool.as_ref())
+                .map(|tool| tool.contract_digest().to_owned()),
             caller: caller.filter(|_| named.is_none()),
             caller_digest: named.map(|(digest, _)| digest),
             session_id: judged.and(self.context.session_id.clone()),

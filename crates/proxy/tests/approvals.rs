@@ -20,6 +20,7 @@ use toolbooth_contracts::approval::{Approval, ApprovalState, Approvers};
 use toolbooth_contracts::contract::{AdapterId, ToolContract};
 use toolbooth_contracts::conversation::CancelHandle;
 use toolbooth_contracts::coverage::Readiness;
+use toolbooth_contracts::decision::DecisionInputs;
 use toolbooth_contracts::order::PauseTarget;
 use toolbooth_contracts::{
     CallRequest, Caller, Conversation, Dispatch, ErrorCode, Executor, Guard, Identity, Outcome,
@@ -233,11 +234,8 @@ async fn what_is_in_force_at_the_decision_judges_the_call() {
         let [log] = logs.as_slice() else { panic!("{logs:?}") };
         let decided = log.decision_inputs.as_ref().map(|inputs| inputs.rule.as_str());
         assert_eq!(decided, rule, "{log:?}");
-        assert!(
-            log.decision_inputs
-                .as_ref()
-                .is_none_or(|inputs| inputs.denied && inputs.caller.is_none())
-        );
+        let is_early = |inputs: &DecisionInputs| inputs.denied && inputs.unchecked;
+        assert!(log.decision_inputs.as_ref().is_none_or(is_early), "{log:?}");
     }
 }
 

@@ -10,6 +10,7 @@ use toolbooth_registry::RegisteredTool;
 
 use super::enter::AskedTool;
 use crate::entry::{Entered, Refused, SourceVerified};
+use crate::kept_documents::JudgedBy;
 use crate::world::World;
 
 /// The tool of the call, in the world that judges it.
@@ -33,6 +34,7 @@ pub(super) fn resolve(verified: SourceVerified<AskedTool>) -> Result<Resolved, R
     trail.policy_version = world.policy.version().to_owned();
     // The flag is checked before the look-up. Otherwise its response would reveal which tools exist.
     if let Err(denial) = world.policy.enabled() {
+        trail.judge_by(JudgedBy { world, tool: None, item: None });
         return Err(Refused::denied(entered.trail, denial));
     }
     // A tool that the door does not show does not exist for the caller, nor does one that is hidden
@@ -44,6 +46,11 @@ pub(super) fn resolve(verified: SourceVerified<AskedTool>) -> Result<Resolved, R
     let Some(tool) = tool else {
         return Err(Refused::new(entered.trail, ErrorCode::UnregisteredTool));
     };
+    trail.judge_by(JudgedBy {
+        world: Arc::clone(&world),
+        tool: Some(Arc::clone(&tool)),
+        item: None,
+    });
     match world.policy.access(&trail.caller, tool.contract(), world.status(&tool)) {
         Ok(access) => {
             Ok(Resolved { found: FoundTool { entered, world, tool }, access, _stage: () })

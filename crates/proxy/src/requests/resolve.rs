@@ -3,24 +3,28 @@
 //!
 //! Path: 2, 3, 5. Doc: call-path.md#requests
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
 use toolbooth_contracts::contract::GATEWAY_RUNTIME;
+use toolbooth_contracts::decision::RequestedItem;
 use toolbooth_contracts::event::DecisionSummary;
 use toolbooth_contracts::json::{check_value, hazardous_keys};
 use toolbooth_contracts::port::Ask;
 use toolbooth_contracts::{Conversation, ErrorCode};
-use toolbooth_policy::{AskedCall, ToolStatus};
+use toolbooth_policy::{AskedCall, Denial, DenialRule, ToolStatus};
 use toolbooth_registry::KEY_BYTES_MAX;
 use toolbooth_registry::uris::ResourceUris;
 
 use super::request::{ServerRequest, arguments, kind, name};
 use super::target::Target;
 use crate::entry::{self, Arrival, Entered, Refused, SourceVerified};
+use crate::kept_documents::JudgedBy;
 use crate::own_tools::READ_RESULT;
 use crate::server_error::bytes;
 use crate::shadow;
 use crate::state::ProxyState;
-use crate::trail::{CallTrail, Input};
+use crate::trail::{CallTrail, Input, NAME_BYTES_MAX};
 use crate::world::World;
 
 /// Stages 3 and 5 passed: the server and its own names are known, and the policy permits the request.
@@ -106,6 +110,7 @@ fn judge(state: &ProxyState, verified: SourceVerified<Ask>) -> Result<Permitted,
     let (mut entered, world) = verified.into_parts();
     entered.trail.policy_version = world.policy.version().to_owned();
     if let Err(denial) = world.policy.enabled() {
+        entered.trail.judge_by(JudgedBy { world, tool: None, item: None });
         return Err(Refused::denied(entered.trail, denial));
     }
     let Some(target) = Target::find(&state.parts.upstreams, &world, &entered.asked) else {
@@ -122,7 +127,16 @@ fn judge(state: &ProxyState, verified: SourceVerified<Ask>) -> Result<Permitted,
     let trail = &mut entered.trail;
     let status = target.status(&world);
     let at = state.parts.clock.now().text;
-    match world.policy.permit_item(&trail.caller, &item, status, &trail.context, &at) {
+    let permit = world.policy.permit_item(&trail.caller, &item, status, &trail.context, &at);
+    let is_whole = target.id.len() <= NAME_BYTES_MAX && shown_name(state, &target.id) == target.id;
+    let by = RequestedItem { kind: item.kind, server: item.server.to_owned(), partial: !is_whole };
+    trail.judge_by(JudgedBy { world: Arc::clone(&world), tool: None, item: Some(by) });
+    let is_stopped =
+        |denial: &Denial| matches!(denial.rule, DenialRule::Pause | DenialRule::Quarantine);
+    if !permit.as_ref().is_err_and(is_stopped) {
+        trail.checked(Some(at).filter(|_| world.policy.has_engine()));
+    }
+    match permit {
         Ok(permit) => {
             let sent = json!([kind(&target.ask), name(&target.ask), arguments(&target.ask)]);
             trail.shadow = permit.shadow().cloned();
@@ -142,7 +156,7 @@ fn judge(state: &ProxyState, verified: SourceVerified<Ask>) -> Result<Permitted,
 /// as a resource.
 fn resolve_kept_result(
     state: &ProxyState,
-    world: &World,
+    world: &Arc<World>,
     mut entered: Entered<Ask>,
     target: Target,
 ) -> Result<Permitted, Refused> {
@@ -154,6 +168,7 @@ fn resolve_kept_result(
     let trail = &mut entered.trail;
     let contract = tool.contract();
     let arguments = json!({ "result": name(&target.ask) });
+    trail.judge_by(JudgedBy { world: Arc::clone(world), tool: Some(Arc::clone(tool)), item: None });
     let access = world.policy.access(&trail.caller, contract, world.status(tool));
     let at = state.parts.clock.now().text;
     let call = AskedCall {
@@ -163,7 +178,11 @@ fn resolve_kept_result(
         claimed: &trail.context,
         at: &at,
     };
+    let is_checked = access.is_ok();
     let permit = access.and_then(|access| world.policy.authorize(access, &call));
+    if is_checked {
+        trail.checked(Some(at.clone()).filter(|_| world.policy.has_engine()));
+    }
     match permit {
         Ok(permit) if permit.approval().is_none() && permit.windows().is_none() => {
             trail.shadow = permit.shadow().cloned();

@@ -8,10 +8,12 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use toolbooth_audit::LedgerError;
 use toolbooth_contracts::agent_log::AgentLog;
-use toolbooth_contracts::decision::{CallerInputs, DecisionInputs};
+use toolbooth_contracts::decision::{CallerInputs, DecisionInputs, RequestedItem};
 use toolbooth_contracts::secret::REDACTED;
 use toolbooth_contracts::{CallContext, Caller, ToolContract};
-use toolbooth_policy::{AskedCall, Authorizer, EngineTool, Explanation, Rehearsed, ToolStatus};
+use toolbooth_policy::{
+    AskedCall, Authorizer, Decision, EngineTool, Explanation, Item, Rehearsed, ToolStatus,
+};
 use toolbooth_proxy::{Operations, World};
 
 use super::records;
@@ -33,6 +35,15 @@ const EARLIER_MAX: usize = 10_000;
 /// Why a call without inputs is not judged.
 pub(super) const UNDECIDED: &str = "it was refused before its inputs were recorded";
 
+/// Why a call is not judged that was denied before its arguments counted, and would not be denied so now.
+const UNCHECKED: &str = "it was denied before its arguments were checked, and now would not be";
+
+/// Why a request is not judged that was denied by a pause or a quarantine, and would not be denied otherwise.
+const STOPPED: &str = "what it asked for was paused or in quarantine, and is not denied otherwise";
+
+/// Why a request without the id of what it asked for is not judged.
+const NAMELESS: &str = "the log does not have the whole name of what it asked for";
+
 /// Why a call whose contract is not known is not judged.
 const GONE: &str = "its tool is gone or has changed, and the contract that it had was not kept";
 
@@ -51,6 +62,15 @@ impl NotJudged {
             Self::Unjudged(reason) => reason,
         }
     }
+}
+
+/// What a recorded call or request was about.
+enum Subject<'i> {
+    /// A tool, by the digest of its contract.
+    Tool(&'i String),
+    Item(&'i RequestedItem),
+    /// Nothing: tools were switched off, so that none was looked up.
+    Nothing,
 }
 
 impl<'w> Judge<'w> {
@@ -136,26 +156,56 @@ impl<'w> Judge<'w> {
         }
     }
 
+    /// Returns what was known of the caller, and what it asked for.
+    fn inputs_of<'i>(
+        &'i self,
+        inputs: &'i DecisionInputs,
+    ) -> Result<(&'i CallerInputs, Subject<'i>), NotJudged> {
+        match (self.caller(inputs)?, &inputs.contract_digest, &inputs.item) {
+            (Some(caller), Some(digest), _) => Ok((caller, Subject::Tool(digest))),
+            (Some(_), None, Some(item)) if item.partial => {
+                Err(NotJudged::Unjudged(NAMELESS.to_owned()))
+            }
+            (Some(caller), None, Some(item)) => Ok((caller, Subject::Item(item))),
+            (Some(caller), None, None) if inputs.unchecked => Ok((caller, Subject::Nothing)),
+            // A log of an earlier version.
+            _ if inputs.denied => Err(NotJudged::Undecided),
+            _ => Err(NotJudged::Unjudged("its inputs were not recorded".to_owned())),
+        }
+    }
+
     pub(super) fn judge(&self, log: &AgentLog) -> Result<Rehearsed, NotJudged> {
         let unjudged = |reason: &str| NotJudged::Unjudged(reason.to_owned());
         let inputs = log.decision_inputs.as_ref().ok_or(NotJudged::Undecided)?;
-        let (Some(digest), Some(caller)) = (&inputs.contract_digest, self.caller(inputs)?) else {
-            // A denial before the arguments counted, or a log of an earlier version.
-            return Err(match inputs.denied {
-                true => NotJudged::Undecided,
-                false => unjudged("its inputs were not recorded"),
-            });
+        let (known, subject) = self.inputs_of(inputs)?;
+        let caller = Caller::authenticated(known.identity(&log.caller));
+        let claimed = claimed(log, inputs);
+        let at = judged_at(log, inputs);
+        let digest = match subject {
+            Subject::Tool(digest) => digest,
+            Subject::Item(RequestedItem { kind, server, .. }) => {
+                let item = Item { kind: *kind, server, id: &log.tool_name };
+                let judged = self.authorizer.rehearse_item(&caller, &item, &claimed, &at);
+                let is_known = !inputs.unchecked || judged.decision == Decision::Deny;
+                return if is_known { Ok(judged) } else { Err(unjudged(STOPPED)) };
+            }
+            Subject::Nothing => {
+                let denied = self.authorizer.rehearse_flags();
+                return denied.ok_or_else(|| unjudged(UNCHECKED));
+            }
         };
         let (authorizer, contract) = self.known(digest)?;
-        let arguments = arguments(authorizer, log)?;
-        let caller = Caller::authenticated(caller.identity(&log.caller));
-        let claimed = claimed(log, inputs);
+        if inputs.unchecked {
+            let denied = authorizer.rehearse_access(&caller, contract);
+            return denied.ok_or_else(|| unjudged(UNCHECKED));
+        }
+        let arguments = arguments(authorizer, contract, log)?;
         let call = AskedCall {
             caller: &caller,
             contract,
             arguments: &arguments,
             claimed: &claimed,
-            at: &judged_at(log, inputs),
+            at: &at,
         };
         let after = authorizer.rehearse(&call, inputs);
         let after = after.map_err(|window| {
@@ -164,22 +214,31 @@ impl<'w> Judge<'w> {
         Ok(after)
     }
 
-    /// Explains what the policy decides on a recorded call.
+    /// Explains what the policy decides on a recorded call. The explanation of a request for a prompt or a resource
+    /// has no steps.
     pub(super) fn explain(
         &self,
         log: &AgentLog,
         inputs: &DecisionInputs,
     ) -> Result<Explanation, NotJudged> {
-        let (Some(digest), Some(caller)) = (&inputs.contract_digest, self.caller(inputs)?) else {
-            return Err(match inputs.denied {
-                true => NotJudged::Undecided,
-                false => NotJudged::Unjudged("its inputs were not recorded".to_owned()),
+        let (known, subject) = self.inputs_of(inputs)?;
+        let Subject::Tool(digest) = subject else {
+            return self.judge(log).map(|Rehearsed { decision, rule, reason }| Explanation {
+                decision: decision.as_str(),
+                rule,
+                reason,
+                code: None,
+                steps: Vec::new(),
             });
         };
         let (authorizer, contract) = self.known(digest)?;
-        let arguments = arguments(authorizer, log)?;
+        let arguments = match inputs.unchecked {
+            // It is denied before its arguments count, or not judged.
+            true => self.judge(log).map(|_| json!({}))?,
+            false => arguments(authorizer, contract, log)?,
+        };
         let call = AskedCall {
-            caller: &Caller::authenticated(caller.identity(&log.caller)),
+            caller: &Caller::authenticated(known.identity(&log.caller)),
             contract,
             arguments: &arguments,
             claimed: &claimed(log, inputs),
@@ -195,9 +254,13 @@ impl<'w> Judge<'w> {
 }
 
 /// Returns the arguments, if all are known that the rules read.
-fn arguments(authorizer: &Authorizer, log: &AgentLog) -> Result<Value, NotJudged> {
+fn arguments(
+    authorizer: &Authorizer,
+    contract: &ToolContract,
+    log: &AgentLog,
+) -> Result<Value, NotJudged> {
     let unjudged = |reason: &str| NotJudged::Unjudged(reason.to_owned());
-    let reads = |pointer: &str| authorizer.reads_argument(&log.tool_name, pointer);
+    let reads = |pointer: &str| authorizer.reads_argument(contract.tool_id.as_str(), pointer);
     let tree = log.input.as_ref().map(|input| input.tree());
     let lacking = match &tree {
         Some(tree) if tree.get("omitted").is_some() => {

@@ -260,7 +260,9 @@ pub(super) fn print(explanation: &Explanation) {
             vec![step.step.to_owned(), result, step.saw.clone()]
         })
         .collect();
-    output::table(&["STEP", "RESULT", "SAW"], &rows);
+    if !rows.is_empty() {
+        output::table(&["STEP", "RESULT", "SAW"], &rows);
+    }
     let (decision, rule) = (explanation.decision, &explanation.rule);
     output::foreign(&format!("{decision} by `{rule}`: {}", explanation.reason));
 }

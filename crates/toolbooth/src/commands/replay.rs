@@ -187,7 +187,7 @@ pub(super) async fn explain(
         log.timestamp,
         log.tool_name,
         log.caller,
-        word(before(inputs).decision),
+        before(inputs).decision.as_str(),
         if is_same { ", in force" } else { "" }
     ));
     match now {
@@ -264,9 +264,9 @@ impl Findings {
         let Changed { call_id, tool_id, caller, at, before, after } = changed;
         output::foreign(&format!(
             "{at} {call_id} {tool_id} by {caller}: {} by `{}`, now {} by `{}`: {}",
-            word(before.decision),
+            before.decision.as_str(),
             before.rule,
-            word(after.decision),
+            after.decision.as_str(),
             after.rule,
             after.reason
         ));
@@ -297,8 +297,8 @@ impl Findings {
                 vec![
                     tool.clone(),
                     caller.clone(),
-                    format!("{} by `{}`", word(before.decision), before.rule),
-                    format!("{} by `{rule}`", word(*decision)),
+                    format!("{} by `{}`", before.decision.as_str(), before.rule),
+                    format!("{} by `{rule}`", decision.as_str()),
                     calls.to_string(),
                 ]
             })
@@ -313,13 +313,5 @@ impl Findings {
             "policy {version}: {} changed, {} same, {unjudged} unjudged",
             self.changed, self.same
         ));
-    }
-}
-
-fn word(decision: Decision) -> &'static str {
-    match decision {
-        Decision::Permit => "permit",
-        Decision::Approval => "approval",
-        Decision::Deny => "deny",
     }
 }
