@@ -267,8 +267,10 @@ fn what_init_wrote_permits_calls_by_one_rule_and_denies_what_no_rule_permits() {
     let rules = std::fs::read_to_string(place.path().join("rules/main.cedar")).unwrap();
     std::fs::remove_file(place.path().join("toolbooth.toml")).unwrap();
     std::fs::remove_file(place.path().join("tools.registry.json")).unwrap();
-    let (refused, exit) = place.json(&["init"]);
-    assert_eq!(exit, 2, "{refused}");
+    let refused = place.run(&["init"]);
+    let message = String::from_utf8(refused.stderr).unwrap();
+    assert!(message.contains("`rules` has rules already"), "{message}");
+    assert_eq!(refused.status.code(), Some(2));
     assert!(!place.path().join("toolbooth.toml").exists());
     // The rules in comments are valid too.
     let examples: String = rules
@@ -293,6 +295,31 @@ fn what_init_wrote_permits_calls_by_one_rule_and_denies_what_no_rule_permits() {
     place.write("rules/examples.cedar", "");
     let (denied, _) = place.json(&call);
     assert!(denied.to_string().contains("no rule permits it"), "{denied}");
+}
+
+#[test]
+fn init_writes_all_of_its_files_or_none() {
+    let place = Place::new();
+    let has = |name: &str| std::fs::symlink_metadata(place.path().join(name)).is_ok();
+    let refused = || {
+        let refused = place.run(&["init"]);
+        assert_eq!(refused.status.code(), Some(2));
+        String::from_utf8(refused.stderr).unwrap()
+    };
+    // The second file cannot be written.
+    std::os::unix::fs::symlink("gone/file", place.path().join("tools.registry.json")).unwrap();
+    let message = refused();
+    assert!(message.contains("`tools.registry.json` cannot be written"), "{message}");
+    assert!(!has("rules") && !has("toolbooth.toml"));
+    std::fs::remove_file(place.path().join("tools.registry.json")).unwrap();
+    // Rules of another name would count with the one that is written.
+    std::fs::create_dir(place.path().join("rules")).unwrap();
+    place.write("rules/own.cedar", "");
+    assert!(refused().contains("`rules` has rules already"));
+    assert!(!has("rules/main.cedar") && !has("tools.registry.json") && !has("toolbooth.toml"));
+    std::fs::remove_file(place.path().join("rules/own.cedar")).unwrap();
+    assert_eq!(place.run(&["init"]).status.code(), Some(0));
+    assert!(has("rules/main.cedar") && has("tools.registry.json") && has("toolbooth.toml"));
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! `init` and `check`: create a configuration and check a registry file.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use serde_json::json;
@@ -37,17 +38,36 @@ pub(super) fn init(gate: &Gate) -> Result<bool, Failure> {
                 .hint("remove it first, or edit it"));
         }
     }
+    let made = !folder.exists();
+    let mut written = Vec::new();
     for (name, text) in files {
-        let folder = Path::new(name).parent().filter(|folder| !folder.as_os_str().is_empty());
-        folder
-            .map_or(Ok(()), std::fs::create_dir_all)
-            .and_then(|()| std::fs::write(name, text))
-            .map_err(|error| Failure::usage(format!("`{name}` cannot be written: {error}")))?;
+        if let Err(error) = write_new(Path::new(name), text) {
+            for name in written {
+                let _ = std::fs::remove_file(name);
+            }
+            if made {
+                let _ = std::fs::remove_dir(folder);
+            }
+            let message = format!("`{name}` cannot be written, so no file was: {error}");
+            return Err(Failure::usage(message));
+        }
+        written.push(name);
+    }
+    for name in written {
         output::line(&format!("wrote {name}"));
     }
     gate.trust_written(Path::new(config::FILE));
     crate::notice("next: `toolbooth serve`, or `toolbooth doctor` to see what is there");
     Ok(true)
+}
+
+/// Writes a file that does not exist, and makes its folder.
+fn write_new(path: &Path, text: &str) -> std::io::Result<()> {
+    if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+        std::fs::create_dir_all(folder)?;
+    }
+    let written = std::fs::File::create_new(path)?.write_all(text.as_bytes());
+    written.inspect_err(|_| drop(std::fs::remove_file(path)))
 }
 
 pub(super) async fn check(
