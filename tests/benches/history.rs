@@ -1,5 +1,8 @@
 //! Measures what rules that read earlier calls add to a call, by the number of calls in their window.
 //!
+//! A call that rules limit is compared with one of a tool that no window concerns, and with one of a tool that a rule
+//! of the same form, without a window, is about.
+//!
 //! All kinds of calls are made in turns, one after the other, over one store.
 //!
 //! `cargo bench -p toolbooth-tests --bench history`.
@@ -32,12 +35,13 @@ use toolbooth_tests::postgres::Postgres;
 /// The calls in the window for each measurement.
 const SIZES: [usize; 3] = [600, 1_200, 10_000];
 const ROUNDS: usize = 600;
-const TOOLS: [&str; 3] = ["plain.do", "counted.do", "limited.do"];
-const ORDERS: [[usize; 3]; 6] = [[0, 1, 2], [1, 2, 0], [2, 0, 1], [0, 2, 1], [2, 1, 0], [1, 0, 2]];
+const TOOLS: [&str; 4] = ["plain.do", "ruled.do", "counted.do", "limited.do"];
+/// Each tool follows each other one equally often.
+const ORDERS: [[usize; 4]; 4] = [[0, 1, 3, 2], [1, 2, 0, 3], [2, 3, 1, 0], [3, 0, 2, 1]];
 
 const RULES: &str = "\
 @id(\"all\") permit (principal, action, resource);
-@id(\"large\") forbid (principal, action in [Action::\"plain.do\", Action::\"counted.do\"], resource)
+@id(\"large\") forbid (principal, action == Action::\"ruled.do\", resource)
 when { context.args.amount.greaterThan(decimal(\"500.0\")) };
 @id(\"limit\") forbid (principal, action == Action::\"limited.do\", resource)
 when { context.history.taken.sum.greaterThan(decimal(\"900000000.0\")) };
@@ -58,7 +62,7 @@ impl Executor for Echo {
 
 fn registry() -> ToolRegistry {
     let mut registry = ToolRegistry::default();
-    for id in ["plain.do", "counted.do", "limited.do"] {
+    for id in TOOLS {
         let entry = json!({
             "name": id, "description": "Echoes.", "execution": { "localRuntimeId": "bench" },
             "input_schema": { "type": "object", "required": ["amount"],
@@ -118,7 +122,7 @@ async fn measure(name: &str, ledger: Arc<dyn Ledger>) {
             call(&proxy, "limited.do").await;
             counted += 1;
         }
-        let mut times: [Vec<Duration>; 3] = Default::default();
+        let mut times: [Vec<Duration>; 4] = Default::default();
         for round in 0..ROUNDS {
             // A call may wait for the end of the one before it, so the order changes.
             for index in ORDERS[round % ORDERS.len()] {
@@ -126,11 +130,12 @@ async fn measure(name: &str, ledger: Arc<dyn Ledger>) {
             }
             counted += 1;
         }
-        let [plain, own, limited] = times.map(|mut times| median(&mut times));
+        let [plain, ruled, own, limited] = times.map(|mut times| median(&mut times));
         println!(
-            "{name}, {} to {counted} calls in the window: a call {plain:.0} µs, counted {:+.0} µs, \
-             limited {:+.0} µs",
+            "{name}, {} to {counted} calls in the window: a call {plain:.0} µs, with a rule {:+.0} µs, \
+             counted {:+.0} µs, limited {:+.0} µs",
             counted - ROUNDS,
+            ruled - plain,
             own - plain,
             limited - plain
         );

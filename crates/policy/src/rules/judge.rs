@@ -32,14 +32,20 @@ impl BoundRules {
             return Err(EngineError(reason.clone()));
         }
         let (set, slice) = (&self.set, &*tool.slice);
-        if let Some(applying) = slice.always() {
+        let known = slice.known();
+        if let Some(applying) = known.filter(|_| !slice.is_historic()) {
             return Ok((applying.clone(), None));
         }
         let parties = tool.parties.of(question, || {
             Parties::new(question.caller, question.grants, tool.entities(question)?)
         })?;
-        let request = parties.request(tool.parts(question, &slice.plain_reads)?)?;
-        let mut applying = slice.plain(set, &request, &parties.entities)?;
+        let mut applying = match known {
+            Some(known) => known.clone(),
+            None => {
+                let request = parties.request(tool.parts(question, &slice.plain_reads)?)?;
+                slice.plain(set, &request, &parties.entities)?
+            }
+        };
         if !slice.is_historic() {
             return Ok((applying, None));
         }

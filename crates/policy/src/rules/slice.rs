@@ -24,12 +24,14 @@ pub(super) struct Slice {
     pub(super) historic_reads: Reads,
     /// Whether the scopes of the rules are known to fit on the action and the resource.
     fits: bool,
-    /// All rules, if each of them applies to every question: nothing must be evaluated then.
-    always: Option<Applying>,
+    /// The rules that apply to every question, which are not evaluated.
+    always: Applying,
+    /// Whether these are all that read no windows.
+    is_plain_known: bool,
     sets: OnceLock<Result<Sets, EngineError>>,
 }
 
-/// Permits and forbids, evaluated separately, so that all that apply are known.
+/// Permits and forbids that are evaluated, separately, so that all that apply are known.
 #[derive(Debug)]
 struct Sets {
     plain: Pair,
@@ -81,15 +83,15 @@ impl Slice {
     fn of(set: &RuleSet, rules: Vec<usize>, fits: bool) -> Self {
         let (historic, plain): (Vec<usize>, Vec<usize>) =
             rules.iter().partition(|index| set.rule(**index).reads.of(HISTORY).is_some());
-        let always = fits && rules.iter().all(|index| set.rule(*index).always_applies());
+        let (always, evaluated): (Vec<usize>, Vec<usize>) =
+            plain.iter().partition(|index| fits && set.rule(**index).always_applies());
+        let (forbids, permits) = always.iter().partition(|index| set.rule(**index).forbids);
         Self {
             reads: set.reads(&rules),
             plain_reads: set.reads(&plain),
             historic_reads: set.reads(&historic),
-            always: always.then(|| {
-                let (forbids, permits) = rules.iter().partition(|index| set.rule(**index).forbids);
-                Applying { permits, forbids }
-            }),
+            always: Applying { permits, forbids },
+            is_plain_known: fits && evaluated.is_empty(),
             rules,
             fits,
             sets: OnceLock::new(),
@@ -101,7 +103,9 @@ impl Slice {
             let of = |historic, forbids| {
                 let own = self.rules.iter().map(|index| set.rule(*index));
                 let own = own.filter(|rule| {
-                    rule.forbids == forbids && rule.reads.of(HISTORY).is_some() == historic
+                    rule.forbids == forbids
+                        && rule.reads.of(HISTORY).is_some() == historic
+                        && !(self.fits && rule.always_applies())
                 });
                 let rules = own.map(|rule| match self.fits {
                     true => (rule.unscoped.clone(), rule.condition.clone()),
@@ -119,9 +123,9 @@ impl Slice {
         sets.as_ref().map_err(Clone::clone)
     }
 
-    /// Returns the rules that apply to every question, if no other can apply to any.
-    pub(super) fn always(&self) -> Option<&Applying> {
-        self.always.as_ref()
+    /// Returns the rules that apply, of those that read no windows, if they are the same for every question.
+    pub(super) fn known(&self) -> Option<&Applying> {
+        Some(&self.always).filter(|_| self.is_plain_known)
     }
 
     /// Returns the rules that apply, of those that read no windows.
@@ -134,8 +138,10 @@ impl Slice {
         request: &Request,
         entities: &Entities,
     ) -> Result<Applying, EngineError> {
-        let mut applying = Applying::default();
+        let mut applying = self.always.clone();
         self.sets(set)?.plain.apply(set, request, entities, &mut applying)?;
+        applying.permits.sort_unstable();
+        applying.forbids.sort_unstable();
         Ok(applying)
     }
 
