@@ -55,14 +55,15 @@ impl Load {
 
 /// Calls, and decides on the approvals that the calls need, until the load ends. Returns the calls that
 /// succeeded.
-fn client(load: &Load, seed: u64) -> Vec<String> {
+pub(crate) fn client(load: &Load, seed: u64) -> Vec<String> {
     let mut chance = Chance::new(seed);
     let (mut succeeded, mut calls) = (Vec::new(), 0_u64);
     while !load.has_ended() {
         let ((address, _), (other, operator)) = (load.door(&mut chance), load.door(&mut chance));
         let call = format!("{seed}-{calls}");
         calls += 1;
-        let sent = body(RAW.0, &format!("key-{}", chance.below(KEYS)), &call, 1);
+        let key = chance.below(KEYS);
+        let sent = body(RAW.0, &format!("key-{key}"), &call, 1 + 2 * key);
         let Some((status, answer)) = request(&address, "POST", "/v1/calls", &sent, &[]) else {
             std::thread::sleep(Duration::from_millis(10));
             continue;
@@ -128,7 +129,7 @@ pub(crate) fn kill(
 }
 
 /// Checks the promises about approvals; returns what was found.
-fn promises(places: &[Place], succeeded: &[String]) -> String {
+pub(crate) fn promises(places: &[Place], succeeded: &[String]) -> String {
     let recorded = recorded(&places[0]);
     let fact = |event: &Value, name: &str| text(&event["facts"], name);
     let of_kind = |kind: &'static str| {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::approval_kills::{Load, kill, on_both_stores};
+use crate::approval_kills::{self, Load, kill, on_both_stores};
 use crate::torture::{Chance, RAW, body, effects, recorded, text};
 use crate::{Place, request};
 
@@ -86,6 +86,32 @@ fn promises(places: &[Place], succeeded: &[String]) -> String {
         ran.len(),
         succeeded.len()
     )
+}
+
+/// Rules by which each call needs an approval, and all together are limited.
+const BOTH_RULES: &str = "\
+@id(\"all\") permit (principal, action, resource);
+@id(\"asks\") @approval(\"one\") forbid (principal, action == Action::\"raw.do\", resource);
+@id(\"limit\") forbid (principal, action == Action::\"raw.do\", resource)
+when { context.history.taken.sum.greaterThan(decimal(\"40.0\")) };
+";
+
+/// As [`history`], where each call needs an approval too.
+pub fn both(count: u64, seed: u64) {
+    println!(
+        "both: {count} times kill -9 while calls need an approval and are limited, seed {seed}"
+    );
+    let settings = format!("{SETTINGS}[approvals]\nwait_ms = 200\nexpiry_ms = 1500\n");
+    on_both_stores(&settings, BOTH_RULES, |places| {
+        kill(places, (count, seed), approval_kills::client, |places, succeeded| {
+            let approved = approval_kills::promises(places, succeeded);
+            let events = recorded(&places[0]).events;
+            let limited =
+                events.iter().filter(|event| event["decision"]["rule"] == "limit").count();
+            assert_ne!(limited, 0, "the limit was never reached");
+            format!("{approved}; {}, {limited} denied", promises(places, succeeded))
+        });
+    });
 }
 
 /// Kills a gateway on SQLite, and three replicas on PostgreSQL, `count` times each.

@@ -165,6 +165,17 @@ fn the_right_persons_decide_over_http() {
     assert_eq!(decide(&stranger, &own, "approve"), told(404, "not-found"));
     assert_eq!(decide(&agent, &own, "approve"), told(200, "granted"));
     assert_eq!(code(&call(&agent, "8-2")), "ok");
+    // A connection of the gateway's own user is `local`, also where it decides.
+    let locals = asked(&calculate(&gateway, "8-3"));
+    assert_eq!(decide(&agent, &locals, "approve"), told(404, "not-found"));
+    let path = format!("/v1/approvals/{locals}");
+    let (status, granted) = gateway.post(&path, r#"{"decision":"approve"}"#);
+    assert_eq!((status, &granted["state"]), (200, &json!("granted")), "{granted}");
+    assert_eq!(code(&calculate(&gateway, "8-3")), "ok");
+    let locals = asked(&calculate(&gateway, "8*3"));
+    let path = format!("/v1/approvals/{locals}");
+    assert_eq!(gateway.post(&path, r#"{"decision":"approve"}"#).0, 403);
+    assert_eq!(decide(&a, &locals, "approve"), told(200, "granted"));
     // A rejection.
     let no = asked(&call(&agent, "8*2"));
     assert_eq!(decide(&a, &no, "reject"), told(200, "rejected"));
@@ -191,13 +202,13 @@ fn the_right_persons_decide_over_http() {
         let (_, found) = gateway.ask_as(token, "GET", &format!("/v1/approvals{query}"), "");
         found["approvals"].as_array().map(Vec::len)
     };
-    assert_eq!((list(&agent, ""), list(&a, ""), list(&stranger, "")), (Some(4), Some(5), Some(0)));
+    assert_eq!((list(&agent, ""), list(&a, ""), list(&stranger, "")), (Some(4), Some(7), Some(0)));
     assert_eq!(list(&agent, "?caller=key:a"), Some(0));
     assert_eq!(list(&a, "?caller=key:a"), Some(1));
     assert_eq!((list(&a, "?state=pending"), list(&a, "?limit=2")), (Some(1), Some(2)));
     assert_eq!(list(&a, "?state=lost"), None);
     gateway.stop();
-    assert_eq!((events(&place, "APPROVAL_GRANTED"), events(&place, "APPROVAL_REJECTED")), (4, 2));
+    assert_eq!((events(&place, "APPROVAL_GRANTED"), events(&place, "APPROVAL_REJECTED")), (6, 2));
     place.assert_sound();
 }
 

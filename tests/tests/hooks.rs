@@ -192,83 +192,92 @@ fn a_window_counts_what_was_permitted() {
     place.assert_sound();
 }
 
+/// Checks that a hook answers so that the call does not run, and what it says.
+fn blocks(what: &str, place: &Place, arguments: &[&str], message: &[u8], told: &str) {
+    let output = waiting::output_of(&mut place.command(arguments), message);
+    let said = answer(&output).expect_err(what);
+    assert!(said.contains(told), "{what}: {said}");
+    // What is for the operator is not for the agent.
+    let folder = place.path().display().to_string();
+    assert!(!said.contains(&folder), "{what}: {said}");
+}
+
 #[test]
-fn every_failure_denies_in_a_form_that_blocks() {
+fn messages_that_cannot_be_read_deny_in_a_form_that_blocks() {
     let ls = bash("ls").to_string();
-    let check = |what: &str, place: &Place, arguments: &[&str], message: &[u8], told: &str| {
-        let output = waiting::output_of(&mut place.command(arguments), message);
-        let said = answer(&output).expect_err(what);
-        assert!(said.contains(told), "{what}: {said}");
-        // What is for the operator is not for the agent.
-        let folder = place.path().display().to_string();
-        assert!(!said.contains(&folder), "{what}: {said}");
-    };
     let hook: &[&str] = &["hook", "claude"];
     let fine = place("");
-    check("an empty message", &fine, hook, b"", "invalid-message");
-    check("no JSON", &fine, hook, b"{", "invalid-message");
-    check("another event", &fine, hook, b"{\"hook_event_name\":\"Stop\"}", "invalid-message");
-    check("another client", &fine, &["hook", "gemini"], ls.as_bytes(), "invalid-message");
-    check("not UTF-8", &fine, hook, b"\xff", "invalid-message");
+    blocks("an empty message", &fine, hook, b"", "invalid-message");
+    blocks("no JSON", &fine, hook, b"{", "invalid-message");
+    blocks("another event", &fine, hook, b"{\"hook_event_name\":\"Stop\"}", "invalid-message");
+    blocks("another client", &fine, &["hook", "gemini"], ls.as_bytes(), "invalid-message");
+    blocks("not UTF-8", &fine, hook, b"\xff", "invalid-message");
     let large = vec![b' '; (16 << 20) + 1];
-    check("too large", &fine, hook, &large, "more than 16777216 bytes");
-    check("no such client", &fine, &["hook", "claud"], ls.as_bytes(), "claud");
-    check("no such option", &fine, &["hook", "claude", "--no"], ls.as_bytes(), "--no");
+    blocks("too large", &fine, hook, &large, "more than 16777216 bytes");
+    blocks("no such client", &fine, &["hook", "claud"], ls.as_bytes(), "claud");
+    blocks("no such option", &fine, &["hook", "claude", "--no"], ls.as_bytes(), "--no");
     let in_json = ["hook", "claude", "--format", "json", "--timeout", "7200"];
-    check("wrong usage in JSON", &fine, &in_json, ls.as_bytes(), "7200");
+    blocks("wrong usage in JSON", &fine, &in_json, ls.as_bytes(), "7200");
     let deep = format!("{}{}", r#"{"a":"#.repeat(100_000), "}".repeat(100_000));
-    check("nested deeply", &fine, hook, deep.as_bytes(), "invalid-message");
+    blocks("nested deeply", &fine, hook, deep.as_bytes(), "invalid-message");
+}
 
+/// Checks that each failure of the configuration and the store denies, and each decision of the policy.
+fn failures(client: &str, tool: &str, other: &str) {
+    let listing = message(client, tool, json!({ "command": "ls" }));
+    let ls = listing.to_string();
+    let hook: &[&str] = &["hook", client];
+    let fine = place("");
     let nothing = Place::new();
-    check("no configuration", &nothing, hook, ls.as_bytes(), "hook-not-configured");
+    blocks("no configuration", &nothing, hook, ls.as_bytes(), "hook-not-configured");
     let of_another = Place::new();
-    of_another.write("toolbooth.toml", "[hooks.gemini]\n");
-    check("another client's", &of_another, hook, ls.as_bytes(), "hook-not-configured");
+    of_another.write("toolbooth.toml", &format!("[hooks.{other}]\n"));
+    blocks("another client's", &of_another, hook, ls.as_bytes(), "hook-not-configured");
     let untrusted = Place::foreign();
     untrusted.write("toolbooth.toml", CONFIG);
-    check("not trusted", &untrusted, hook, ls.as_bytes(), "untrusted-configuration");
+    blocks("not trusted", &untrusted, hook, ls.as_bytes(), "untrusted-configuration");
     for (what, config) in [
         ("no TOML", "["),
-        ("an unknown setting", "[hooks.claude]\ncolour = 1\n"),
-        ("a store without memory of calls", "[hooks.claude]\n[store]\ndurability = \"memory\"\n"),
-        ("the operator", "[hooks.claude]\ncaller = \"operator\"\n"),
+        ("an unknown setting", "[hooks.CLIENT]\ncolour = 1\n"),
+        ("a store without memory of calls", "[hooks.CLIENT]\n[store]\ndurability = \"memory\"\n"),
+        ("the operator", "[hooks.CLIENT]\ncaller = \"operator\"\n"),
         (
             "a runtime of this name",
-            "[hooks.claude]\n[runtimes.\"client:claude\"]\nkind = \"command\"\ncommand = \"x\"\n",
+            "[hooks.CLIENT]\n[runtimes.\"client:CLIENT\"]\nkind = \"command\"\ncommand = \"x\"\n",
         ),
     ] {
         let wrong = Place::new();
-        wrong.write("toolbooth.toml", config);
-        check(what, &wrong, hook, ls.as_bytes(), "invalid-configuration");
+        wrong.write("toolbooth.toml", &config.replace("CLIENT", client));
+        blocks(what, &wrong, hook, ls.as_bytes(), "invalid-configuration");
     }
     let unknown = Place::new();
-    unknown.write("toolbooth.toml", "[hooks.claude]\ncaller = \"key:nobody\"\n");
-    check("no such caller", &unknown, hook, ls.as_bytes(), "cannot decide");
+    unknown.write("toolbooth.toml", &format!("[hooks.{client}]\ncaller = \"key:nobody\"\n"));
+    blocks("no such caller", &unknown, hook, ls.as_bytes(), "cannot decide");
     let wrong_rules = place("[policy]\nrules = \"rules.cedar\"\n");
     wrong_rules.write("rules.cedar", "permit (");
-    check("wrong rules", &wrong_rules, hook, ls.as_bytes(), "cannot decide");
+    blocks("wrong rules", &wrong_rules, hook, ls.as_bytes(), "cannot decide");
 
     let no_store = place("");
     no_store.write("file", "");
     let data = no_store.path().join("file").display().to_string();
-    let elsewhere = ["hook", "claude", "--data", &data];
-    check("the data folder is a file", &no_store, &elsewhere, ls.as_bytes(), "cannot decide");
+    let elsewhere = ["hook", client, "--data", &data];
+    blocks("the data folder is a file", &no_store, &elsewhere, ls.as_bytes(), "cannot decide");
     let damaged = place("");
-    assert_eq!(asked(&damaged, "claude", &bash("ls")), Ok(()));
+    assert_eq!(asked(&damaged, client, &listing), Ok(()));
     std::fs::write(damaged.path().join(".toolbooth/toolbooth.db"), "no database").expect("writes");
-    check("a damaged store", &damaged, hook, ls.as_bytes(), "store-unavailable");
+    blocks("a damaged store", &damaged, hook, ls.as_bytes(), "store-unavailable");
     let no_server = place(
         "[lock]\nmode = \"off\"\n[store]\nurl = { secret_ref = \"env:URL\" }\ndigest_key = { secret_ref = \"env:KEY\" }\n",
     );
     let no_server = no_server
         .env("URL", "postgres://nobody@127.0.0.1:1/none?connect_timeout=2")
         .env("KEY", &"ab".repeat(32));
-    check("no database", &no_server, hook, ls.as_bytes(), "cannot decide");
+    blocks("no database", &no_server, hook, ls.as_bytes(), "cannot decide");
 
     for (what, more, told) in [
         ("tools are off", "[flags]\nmcp_tools = false\n", "(tools-disabled)"),
         ("a whitelist", "[policy]\nwhitelist = [\"calculator\"]\n", "(policy-denied)"),
-        ("hidden", "[callers.local]\ndeny = [\"claude.*\"]\n", "(unregistered-tool)"),
+        ("hidden", "[callers.local]\ndeny = [\"CLIENT.*\"]\n", "(unregistered-tool)"),
         ("no grant", "[callers.local]\ngrants = [\"read:files\"]\n", "(policy-denied)"),
         (
             "an approval for all",
@@ -276,10 +285,10 @@ fn every_failure_denies_in_a_form_that_blocks() {
             "(approval-required)",
         ),
     ] {
-        check(what, &place(more), hook, ls.as_bytes(), told);
+        blocks(what, &place(&more.replace("CLIENT", client)), hook, ls.as_bytes(), told);
     }
     for closed in ["2>&-", "2>/dev/full"] {
-        let line = format!("exec \"$0\" hook claude {closed}");
+        let line = format!("exec \"$0\" hook {client} {closed}");
         let mut command = std::process::Command::new("sh");
         command.args(["-c", &line]).arg(toolbooth_tests::binary()).current_dir(fine.path());
         command.env(toolbooth_tests::STATE, fine.state());
@@ -288,9 +297,24 @@ fn every_failure_denies_in_a_form_that_blocks() {
     }
     let paused = place("");
     assert!(paused.run(&["pause", "--reason", "an incident"]).status.success());
-    check("paused", &paused, hook, ls.as_bytes(), "(paused)");
+    blocks("paused", &paused, hook, ls.as_bytes(), "(paused)");
     assert!(paused.run(&["resume"]).status.success());
-    assert_eq!(asked(&paused, "claude", &bash("ls")), Ok(()));
+    assert_eq!(asked(&paused, client, &listing), Ok(()));
+}
+
+#[test]
+fn every_failure_denies_in_the_form_of_claude() {
+    failures("claude", "Bash", "gemini");
+}
+
+#[test]
+fn every_failure_denies_in_the_form_of_codex() {
+    failures("codex", "Bash", "claude");
+}
+
+#[test]
+fn every_failure_denies_in_the_form_of_gemini() {
+    failures("gemini", "run_shell_command", "codex");
 }
 
 #[test]

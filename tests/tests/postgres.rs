@@ -30,7 +30,7 @@ use toolbooth_contracts::{ContentBlock, Effect, ErrorCode, Identity};
 use toolbooth_store::postgres::{self, OpenError, PostgresLedger, PostgresOptions, PostgresReads};
 use toolbooth_tests::postgres::Postgres;
 
-fn options(url: &str) -> PostgresOptions {
+pub(crate) fn options(url: &str) -> PostgresOptions {
     PostgresOptions {
         url: url.to_owned(),
         digest_key: [5; 32],
@@ -41,7 +41,7 @@ fn options(url: &str) -> PostgresOptions {
     }
 }
 
-async fn open(url: &str, writer: &str) -> PostgresLedger {
+pub(crate) async fn open(url: &str, writer: &str) -> PostgresLedger {
     postgres::open(options(url), writer, &moment(0)).await.expect("opens")
 }
 

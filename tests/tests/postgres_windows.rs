@@ -6,38 +6,27 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use toolbooth_audit::LedgerReads;
-use toolbooth_audit::conformance::{moment, request, settlement};
+use toolbooth_audit::conformance::{request, settlement};
 use toolbooth_audit::history::{
     CountedIn, History, HistoryJudge, HistoryQuestion, HistoryVerdict, WindowName, WindowTotals,
 };
 use toolbooth_audit::ledger::{ClaimRequest, Claimed, Ledger, Prune, PruneKind, Pruned};
-use toolbooth_audit::note::Signer;
 use toolbooth_audit::verify::{self, TrustAnchors};
 use toolbooth_contracts::contract::IdempotencyMode;
 use toolbooth_contracts::event::DecisionSummary;
 use toolbooth_contracts::history::Amount;
 use toolbooth_contracts::{Effect, ErrorCode};
 use toolbooth_proxy::{Clock, SystemClock};
-use toolbooth_store::postgres::{self, PostgresLedger, PostgresOptions, PostgresReads};
+use toolbooth_store::postgres::{PostgresLedger, PostgresReads};
 use toolbooth_tests::postgres::Postgres;
+
+use crate::postgres::open;
 
 /// The window that no call leaves here, and the one that all leave.
 const LONG: (&str, i64) = ("w", 600_000);
 const SHORT: (&str, i64) = ("s", 2_000);
 const TASKS: i64 = 3;
 const CALLS: i64 = 60;
-
-async fn open(url: &str, writer: &str) -> PostgresLedger {
-    let options = PostgresOptions {
-        url: url.to_owned(),
-        digest_key: [5; 32],
-        older_digest_keys: Vec::new(),
-        signer: Signer::new(&[6; 32]),
-        kept: None,
-        accept_restored: false,
-    };
-    postgres::open(options, writer, &moment(0)).await.expect("opens")
-}
 
 /// Permits every call, and keeps what it has seen.
 #[derive(Debug, Default)]
@@ -199,6 +188,10 @@ async fn replicas_keep_the_sums_of_windows_as_their_calls_are() {
     assert_eq!((stored("w"), stored("s")), ("3".to_owned(), "0".to_owned()));
 }
 
+/// Locks the window `p`, as a claim does that reads it.
+const LOCK_P: &str = "SELECT pg_advisory_xact_lock(('x' || substr(encode(sha256(convert_to(
+    'history' || chr(31) || 'p', 'UTF8')), 'hex'), 1, 16))::bit(64)::bigint)";
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pruning_leaves_the_calls_of_a_window_that_another_transaction_has_locked() {
     let Some(server) = Postgres::start() else { return };
@@ -217,9 +210,7 @@ async fn pruning_leaves_the_calls_of_a_window_that_another_transaction_has_locke
     tokio::spawn(connection);
     // What a claim holds that has read the window and not yet stored its sums.
     let other = client.transaction().await.expect("begins");
-    let lock = "SELECT pg_advisory_xact_lock(('x' || substr(encode(sha256(convert_to(
-                    'history' || chr(31) || 'p', 'UTF8')), 'hex'), 1, 16))::bit(64)::bigint)";
-    other.execute(lock, &[]).await.expect("locks");
+    other.execute(LOCK_P, &[]).await.expect("locks");
     let left = || server.sql(&database, "SELECT string_agg(receipt_id, ',') FROM receipts");
     while left().contains("receipt-free") {
         prune(&ledger).await;

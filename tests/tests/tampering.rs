@@ -7,11 +7,12 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 use tokio_postgres::{Client, NoTls};
 use toolbooth_audit::conformance::{every_kind_of_row, moment};
-use toolbooth_audit::note::Signer;
 use toolbooth_audit::verify::{self, TrustAnchors};
 use toolbooth_audit::{Digester, Ledger};
-use toolbooth_store::postgres::{self, PostgresOptions, PostgresReads};
+use toolbooth_store::postgres::{self, PostgresReads};
 use toolbooth_tests::postgres::Postgres;
+
+use crate::postgres::{open, options};
 
 /// Columns whose changes verification does not find, each with the reason.
 const UNSEEN: [(&str, &str, &str); 14] = [
@@ -34,17 +35,6 @@ const UNSEEN: [(&str, &str, &str); 14] = [
 /// Tables of which verification does not find a row that is removed, or that is there again with another key.
 const ROWS_UNSEEN: [(&str, &str); 1] =
     [("window_sums", "sums that are gone are made anew, and those of another length are not read")];
-
-fn options(url: String) -> PostgresOptions {
-    PostgresOptions {
-        url,
-        digest_key: [5; 32],
-        older_digest_keys: Vec::new(),
-        signer: Signer::new(&[7; 32]),
-        kept: None,
-        accept_restored: false,
-    }
-}
 
 async fn names(client: &Client, sql: &str) -> Vec<String> {
     let rows = client.query(sql, &[]).await.expect("reads");
@@ -110,12 +100,12 @@ async fn every_column_that_is_changed_and_every_row_that_is_added_or_removed_is_
     let database = server.database();
     let url = server.url(&database);
     every_kind_of_row(async |writer, at| {
-        postgres::open(options(url.clone()), writer, &moment(at)).await.expect("opens")
+        postgres::open(options(&url), writer, &moment(at)).await.expect("opens")
     })
     .await;
     let digester: Digester = {
         let other = server.url(&server.database());
-        let own = postgres::open(options(other), "key", &moment(0)).await.expect("opens");
+        let own = open(&other, "key").await;
         Ledger::digester(&own).clone()
     };
     let known = || TrustAnchors { digester: Some(digester.clone()), ..TrustAnchors::default() };

@@ -25,6 +25,11 @@ fn killed_gateways_exceed_no_window() {
 }
 
 #[test]
+fn killed_gateways_exceed_no_window_with_calls_that_need_approvals() {
+    history_kills::both(12, 7);
+}
+
+#[test]
 fn a_failing_disk_breaks_no_promise() {
     torture::io_errors(400, 5);
 }

@@ -15,6 +15,7 @@ fn main() {
         Some("children") => child_kills::children(number(1, 2_000), seed),
         Some("approvals") => approval_kills::approvals(number(1, 300), seed),
         Some("history") => history_kills::history(number(1, 300), seed),
+        Some("both") => history_kills::both(number(1, 300), seed),
         Some("io") => torture::io_errors(number(1, 400), 1),
         Some("disks") => torture::disks(),
         Some("outages") => torture::server_outages(),
@@ -25,6 +26,7 @@ fn main() {
             child_kills::children(2_000, seed);
             approval_kills::approvals(300, seed);
             history_kills::history(300, seed);
+            history_kills::both(300, seed);
             torture::io_errors(400, 1);
             torture::disks();
             torture::server_outages();
@@ -33,7 +35,7 @@ fn main() {
         }
         Some(_) => {
             eprintln!(
-                "usage: torture [all|kills|children|approvals|history|io|disks|outages|replicas|drops] [COUNT] [SEED]"
+                "usage: torture [all|kills|children|approvals|history|both|io|disks|outages|replicas|drops] [COUNT] [SEED]"
             );
             std::process::exit(2);
         }

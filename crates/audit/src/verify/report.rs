@@ -14,7 +14,8 @@ pub struct Problem {
     /// `changed`, `missing`, `unaccounted-event`, `checkpoint-differs`, `signature`,
     /// `receipt-changed`, `receipt-missing`, `receipt-unaccounted`, `key-missing`,
     /// `key-unaccounted`, `pin-unaccounted`, `approval-changed`, `approval-missing`,
-    /// `order-changed`, `order-missing`, `budget-changed`, `budget-missing`, `call-changed`, `call-missing`, `document-changed`, `document-missing`, `log-changed`, `log-missing`, `log-unaccounted`, `head-differs`,
+    /// `order-changed`, `order-missing`, `budget-changed`, `budget-missing`, `call-changed`, `call-missing`, `document-changed`, `document-missing`,
+    /// `history-changed`, `log-changed`, `log-missing`, `log-unaccounted`, `head-differs`,
     /// `index-differs` or `truncated`.
     pub kind: String,
     /// The writer of the log; empty if there is none.

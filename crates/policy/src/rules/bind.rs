@@ -286,11 +286,16 @@ fn notes(
         RuleFinding::new(RuleCode::UnreadableArgument, rule.place.clone(), message)
     });
     let mut known = BTreeSet::new();
-    let mut decimals = Vec::new();
+    let (mut decimals, mut more) = (Vec::new(), 0_usize);
     for rule in first.into_iter().chain(reading) {
         let Some(reads) = rule.reads.of("args") else { continue };
         for pointer in arguments.record.decimals(&reads) {
-            if known.len() < NOTED_MAX && known.insert(pointer.clone()) {
+            if !known.insert(pointer.clone()) {
+                continue;
+            }
+            if known.len() > NOTED_MAX {
+                more += 1;
+            } else {
                 let message = format!(
                     "`{}` reads the argument `{pointer}` as a decimal: one with more than four digits \
                      after the point, or one that is too large, denies the call",
@@ -301,7 +306,11 @@ fn notes(
             }
         }
     }
-    unreadable.into_iter().chain(decimals)
+    let more = first.filter(|_| more > 0).map(|rule| {
+        let message = format!("{more} more arguments of the tool are read as decimals");
+        RuleFinding::new(RuleCode::DecimalArgument, rule.place.clone(), message)
+    });
+    unreadable.into_iter().chain(decimals).chain(more)
 }
 
 /// Returns the finding of a rule that reads an argument that it cannot read. The language would take it for

@@ -1,7 +1,9 @@
 //! Properties of random sets of rules: what a rule more or less may change, and that only the rules of a
 //! tool's slice matter.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use cedar_policy::{
     Authorizer, Context, Decision, Entities, PolicyId, PolicySet, Request, RestrictedExpression,
@@ -9,14 +11,15 @@ use cedar_policy::{
 use proptest::prelude::*;
 use serde_json::json;
 use toolbooth_contracts::contract::ToolContract;
+use toolbooth_contracts::history::{History, WindowSeen};
 use toolbooth_contracts::trust::TrustLevel;
-use toolbooth_contracts::{CallContext, Guard, Identity};
+use toolbooth_contracts::{CallContext, Guard, Identity, ToolPattern};
 
 use super::bind::BoundRules;
 use super::grouped::{self, GroupedRules};
 use super::parties::Parties;
 use super::source::RuleFile;
-use super::{HistoryWindows, RuleSet, entities};
+use super::{HistoryWindow, HistoryWindows, RuleSet, Within, entities};
 use crate::engine::{EngineTool, PolicyEngine, Question, Verdict};
 use crate::error::EngineError;
 
@@ -29,6 +32,7 @@ fn tools() -> Vec<ToolContract> {
                 "name": id, "description": "A tool.", "output_schema": {},
                 "execution": { "localRuntimeId": "x" },
                 "policy": { "timeoutMs": 1_000, "trustLevel": "trusted", "readOnly": id == "files.read" },
+                "permissions": if id == "files.read" { vec!["read:files"] } else { vec!["move:money"] },
                 "input_schema": { "type": "object", "properties": { "n": { "type": "integer" } } },
             });
             Guard::default().validate_entry(&entry).unwrap()
@@ -37,7 +41,7 @@ fn tools() -> Vec<ToolContract> {
 }
 
 /// A scope and whether it names tools, so that arguments can be read.
-const SCOPES: [(&str, bool); 9] = [
+const SCOPES: [(&str, bool); 12] = [
     ("action in Action::\"read\", resource == Tool::\"pay.refund\"", true),
     (
         "action in [Action::\"write\", Action::\"files.read\"], resource == Tool::\"files.read\"",
@@ -46,6 +50,9 @@ const SCOPES: [(&str, bool); 9] = [
     ("action, resource", false),
     ("action in Action::\"write\", resource", false),
     ("action in Action::\"pay.*\", resource", false),
+    ("action in Action::\"category:function\", resource", false),
+    ("action in [Action::\"category:llm\", Action::\"permission:read:files\"], resource", false),
+    ("action in Action::\"permission:move:money\", resource", false),
     ("action == Action::\"pay.send\", resource", true),
     ("action in [Action::\"pay.send\", Action::\"files.read\"], resource", true),
     ("action, resource == Tool::\"pay.refund\"", true),
@@ -67,6 +74,33 @@ const TYPED: [&str; 3] = [
     "context.args has n && context.args.n + 1 > 0",
 ];
 
+/// Conditions of rules that name tools and read a window. The last one overflows with a long window.
+const HISTORIC: [&str; 4] = [
+    "context.history.h.count > 2",
+    "context.history.h.sum.lessThan(decimal(\"5.0\"))",
+    "context.history.h.count < 9 && principal.name == \"key:b\"",
+    "context.history.h.count + 9223372036854775800 > 0",
+];
+
+/// What the window `h` has: the number of calls and their sum in ten thousandths.
+const SEEN: [(u64, i128); 3] = [(0, 0), (3, 70_000), (9, 10)];
+
+fn history((count, sum): (u64, i128)) -> History {
+    let seen = WindowSeen { count, sum, since_ms: None };
+    History::from([("h".to_owned(), seen)])
+}
+
+/// Declares the window `h`.
+fn windows() -> HistoryWindows {
+    let window = HistoryWindow {
+        tool: ToolPattern::try_from("pay.*".to_owned()).unwrap(),
+        length: Duration::from_secs(60),
+        sum: Some("/n".to_owned()),
+        within: Within::Caller,
+    };
+    HistoryWindows::new(BTreeMap::from([("h".to_owned(), window)])).unwrap()
+}
+
 #[derive(Debug, Clone)]
 struct RandomRule {
     forbids: bool,
@@ -76,10 +110,15 @@ struct RandomRule {
 }
 
 impl RandomRule {
-    fn text(&self, id: usize) -> String {
+    /// Returns the text of the rule, which reads windows only where `historic` says so.
+    fn text(&self, id: usize, historic: bool) -> String {
         let (scope, named) = SCOPES[self.scope % SCOPES.len()];
         let conditions: Vec<&str> =
             PLAIN.iter().chain(TYPED.iter().filter(|_| named)).copied().collect();
+        let conditions: Vec<&str> = match historic && named {
+            true => conditions.into_iter().chain(HISTORIC).collect(),
+            false => conditions,
+        };
         let condition = conditions[self.condition % conditions.len()];
         let effect = if self.forbids { "forbid" } else { "permit" };
         let approval = self.approval.map(|by| format!("@approval(\"{by}\") ")).unwrap_or_default();
@@ -89,24 +128,31 @@ impl RandomRule {
 
 fn rule() -> impl Strategy<Value = RandomRule> {
     let approval = prop_oneof![4 => Just(None), 1 => Just(Some("one")), 1 => Just(Some("two")), 1 => Just(Some("self"))];
-    (any::<bool>(), 0..9_usize, 0..8_usize, approval).prop_map(
+    (any::<bool>(), 0..12_usize, 0..12_usize, approval).prop_map(
         |(forbids, scope, condition, approval)| RandomRule { forbids, scope, condition, approval },
     )
 }
 
-fn set(rules: &[RandomRule]) -> Arc<RuleSet> {
-    let text = rules.iter().enumerate().map(|(id, rule)| rule.text(id)).collect();
+fn set(rules: &[RandomRule], historic: bool) -> Arc<RuleSet> {
+    let text = rules.iter().enumerate().map(|(id, rule)| rule.text(id, historic)).collect();
     let file = RuleFile { name: "r.cedar".into(), text, cases: None };
-    RuleSet::read(&[file], &HistoryWindows::default()).unwrap()
+    RuleSet::read(&[file], &windows()).unwrap()
 }
 
-/// All questions, with the rules' answers.
+/// The rules' answers to all questions, with each history of the window.
 fn answers(rules: &[RandomRule]) -> Vec<Result<Verdict, EngineError>> {
     let tools = tools();
     let known: Vec<EngineTool<'_>> =
         tools.iter().map(|contract| EngineTool { contract, digest: "" }).collect();
-    let engine = set(rules).bind(&known).unwrap().engine;
-    questions(&tools, |question| engine.judge(question))
+    let engine = set(rules, true).bind(&known).unwrap().engine;
+    let judge = |question: &Question<'_>| {
+        let verdict = engine.judge(question);
+        SEEN.map(|seen| match &verdict {
+            Ok(Verdict::Depends(later)) => later.complete(&history(seen), None),
+            verdict => verdict.clone(),
+        })
+    };
+    questions(&tools, judge).into_iter().flatten().collect()
 }
 
 fn questions<T>(tools: &[ToolContract], mut judge: impl FnMut(&Question<'_>) -> T) -> Vec<T> {
@@ -137,7 +183,8 @@ fn questions<T>(tools: &[ToolContract], mut judge: impl FnMut(&Question<'_>) -> 
 /// How much an answer allows: nothing, with an approval (the stricter the less), everything.
 fn allows(answer: &Result<Verdict, EngineError>) -> usize {
     match answer {
-        Err(_) | Ok(Verdict::Deny { .. } | Verdict::Depends(_)) => 0,
+        Err(_) | Ok(Verdict::Deny { .. }) => 0,
+        Ok(Verdict::Depends(_)) => panic!("it is complete"),
         Ok(Verdict::Permit { approval: Some(need), .. }) => 3 - need.by as usize,
         Ok(Verdict::Permit { approval: None, .. }) => 4,
     }
@@ -172,7 +219,7 @@ proptest! {
     fn the_slice_of_a_tool_decides_as_the_whole_set(
         rules in proptest::collection::vec(rule(), 0..24),
     ) {
-        let set = set(&rules);
+        let set = set(&rules, false);
         let whole = PolicySet::from_policies(
             (0..set.len()).map(|index| set.rule(index).policy.clone())
         ).unwrap();
@@ -181,7 +228,7 @@ proptest! {
             tools.iter().map(|contract| EngineTool { contract, digest: "" }).collect();
         let bound = bound(&set, &known);
         let pairs = questions(&tools, |question| {
-            (bound.applying(question), whole_answer(&bound, &whole, question))
+            (bound.applying(question), whole_answer(&bound, &whole, question, None))
         });
         for (slice, (decision, mut reasons, failed)) in pairs {
             match slice {
@@ -198,6 +245,33 @@ proptest! {
                     prop_assert_eq!(own, reasons);
                 }
             }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn the_slice_of_a_tool_decides_as_the_whole_set_with_windows(
+        rules in proptest::collection::vec(rule(), 0..12),
+    ) {
+        let rules: Vec<RandomRule> =
+            rules.into_iter().map(|rule| RandomRule { approval: None, ..rule }).collect();
+        let own = answers(&rules);
+        let set = set(&rules, true);
+        let all = (0..set.len()).map(|index| set.rule(index).policy.clone());
+        let whole = PolicySet::from_policies(all).unwrap();
+        let tools = tools();
+        let known: Vec<EngineTool<'_>> =
+            tools.iter().map(|contract| EngineTool { contract, digest: "" }).collect();
+        let bound = bound(&set, &known);
+        let whole = questions(&tools, |question| {
+            SEEN.map(|seen| whole_answer(&bound, &whole, question, Some(seen)))
+        });
+        for (own, (decision, _, failed)) in own.iter().zip(whole.into_iter().flatten()) {
+            let expected = if failed || decision == Decision::Deny { 0 } else { 4 };
+            prop_assert_eq!(allows(own), expected, "{:?}", own);
         }
     }
 }
@@ -261,6 +335,7 @@ fn whole_answer(
     bound: &BoundRules,
     whole: &PolicySet,
     question: &Question<'_>,
+    seen: Option<(u64, i128)>,
 ) -> (Decision, Vec<String>, bool) {
     let tool = &bound.tools[question.contract.tool_id.as_str()];
     let caller = entities::caller(question.caller, &[]).unwrap();
@@ -269,7 +344,18 @@ fn whole_answer(
     let number = question.arguments.get("n").map(|n| n.as_i64().unwrap());
     let fields = number.map(|n| ("n".to_owned(), RestrictedExpression::new_long(n)));
     let record = RestrictedExpression::new_record(fields).unwrap();
-    let context = Context::from_pairs([("args".to_owned(), record)]).unwrap();
+    let windows = seen.map(|(count, sum)| {
+        let sum = format!("{}.{:04}", sum / 10_000, sum % 10_000);
+        let window = [
+            ("count".to_owned(), RestrictedExpression::new_long(i64::try_from(count).unwrap())),
+            ("sum".to_owned(), RestrictedExpression::new_decimal(sum)),
+        ];
+        let window = RestrictedExpression::new_record(window).unwrap();
+        let all = RestrictedExpression::new_record([("h".to_owned(), window)]).unwrap();
+        ("history".to_owned(), all)
+    });
+    let parts = std::iter::once(("args".to_owned(), record)).chain(windows);
+    let context = Context::from_pairs(parts).unwrap();
     let request = Request::new(caller.uid(), action.uid(), resource.uid(), context, None).unwrap();
     let entities = Entities::from_entities([caller, resource, action], None).unwrap();
     let answer = Authorizer::new().is_authorized(&request, whole, &entities);

@@ -25,7 +25,7 @@ use super::rows::{
     call, cleaned, given, head, limited, number, raw_order, stored, unreadable, used_budget, window,
 };
 use super::statements::{CALL, Parameters};
-use super::windows::{LockedWindows, PRUNED_MAX};
+use super::windows::{LockedWindows, PRUNED_MAX, WindowRead};
 use super::{clean, schema};
 use crate::{Unreadable, body};
 
@@ -232,8 +232,10 @@ impl Session {
             // A call is counted from the time at which the windows end that it was judged by. Otherwise
             // a call that leaves the window between the two times would count for neither.
             set.clock_ms = Some(totals.after_ms.saturating_add(name.length_ms));
-            locked.add(&name, totals, row.get(7), row.get(8));
-            set.load_window(name, totals);
+            let calls = row.get::<_, i64>(8).unsigned_abs();
+            let read = WindowRead { name, totals, is_stored: row.get(7), calls };
+            locked.add(&read);
+            set.load_window(read.name, totals);
         }
         if needs.orders {
             set.load_orders(&rows(orders).iter().map(raw_order).collect::<Vec<_>>());

@@ -25,6 +25,16 @@ pub(super) struct LockedWindows {
     due: BTreeMap<WindowName, WindowTotals>,
 }
 
+/// A window that was read.
+pub(super) struct WindowRead {
+    pub(super) name: WindowName,
+    pub(super) totals: WindowTotals,
+    /// Whether its sums are stored.
+    pub(super) is_stored: bool,
+    /// The calls that were read for it.
+    pub(super) calls: u64,
+}
+
 /// Calls in a window from which on its sums are stored: fewer are read as fast.
 const STORED_FROM: u64 = 10;
 /// Windows that a step of pruning locks, at most: the database server has a table for all locks.
@@ -49,13 +59,13 @@ impl LockedWindows {
         self.keys.insert(key.to_owned());
     }
 
-    /// Notes a window that was read, whether its sums are stored, and how many calls were read for it.
-    pub(super) fn add(&mut self, name: &WindowName, totals: WindowTotals, stored: bool, read: i64) {
-        if stored {
+    pub(super) fn add(&mut self, window: &WindowRead) {
+        let WindowRead { name, totals, is_stored, calls } = window;
+        if *is_stored {
             self.stored.insert(name.clone());
         }
-        if read.unsigned_abs() >= STORED_FROM {
-            self.due.insert(name.clone(), totals);
+        if *calls >= STORED_FROM {
+            self.due.insert(name.clone(), *totals);
         }
     }
 

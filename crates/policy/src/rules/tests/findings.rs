@@ -87,6 +87,40 @@ fn findings_have_their_place_and_a_correction() {
 }
 
 #[test]
+fn many_tools_are_checked_at_once_as_each_by_itself() {
+    let id = |n: usize| format!("many.t{n:03}");
+    let tools: Vec<ToolContract> = (0..210)
+        .map(|n| tool(&id(n), &json!({ "to": { "type": "string" } }), &json!({})))
+        .collect();
+    // Each seventh rule reads an argument that its tool does not have.
+    let rules: String = (0..tools.len())
+        .map(|n| {
+            let argument = if n % 7 == 0 { "too" } else { "to" };
+            let tool = id(n);
+            format!(
+                "@id(\"r{n}\") forbid (principal, action == Action::\"{tool}\", resource)\n\
+                 when {{ context.args.{argument} == \"x\" }};\n"
+            )
+        })
+        .collect();
+    let set = set(&rules);
+    let together = bind(&set, &tools);
+    assert_eq!(together.failures.len(), 30);
+    assert!(together.failures.keys().eq((0..210).step_by(7).map(id).collect::<Vec<_>>().iter()));
+    for (n, contract) in tools.iter().enumerate() {
+        let alone = bind(&set, std::slice::from_ref(contract));
+        let id = contract.tool_id.as_str();
+        assert_eq!(alone.failures.get(id), together.failures.get(id), "{n}");
+        let own = |binding: &Binding| -> Vec<String> {
+            let own = binding.findings.iter().filter(|finding| finding.tool.as_deref() == Some(id));
+            own.map(ToString::to_string).collect()
+        };
+        assert_eq!(own(&alone), own(&together), "{n}");
+        assert_eq!(own(&alone).is_empty(), n % 7 != 0, "{n}");
+    }
+}
+
+#[test]
 fn rules_that_are_nested_too_deeply_are_refused() {
     let of = |condition: &str| {
         let text =

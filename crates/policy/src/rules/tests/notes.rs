@@ -90,3 +90,28 @@ fn rules_that_always_apply_decide_without_a_question() {
         assert_eq!(judged(&text, Ask::new(pay(), json!({ "to": "x" }))), expected, "{text}");
     }
 }
+
+#[test]
+fn many_decimal_arguments_are_told_once_and_counted() {
+    let mut properties = json!({ "to": { "type": "string" } });
+    let mut conditions = Vec::new();
+    for number in 0..25 {
+        let name = format!("amount{number:02}");
+        properties[&name] = json!({ "type": "number" });
+        conditions.push(format!(
+            "context.args has {name} && context.args.{name}.lessThan(decimal(\"1.0\"))"
+        ));
+    }
+    let when = conditions.join(" && ");
+    let rule = |id: &str| {
+        format!(
+            "@id(\"{id}\") forbid (principal, action == Action::\"shop.order\", resource) when {{ {when} }};\n"
+        )
+    };
+    let text = format!("{PERMIT}{}{}", rule("one"), rule("two"));
+    let found = notes(&text, tool("shop.order", &properties, &json!({})));
+    assert_eq!(found.len(), 21, "{found:?}");
+    assert!(found.iter().all(|(code, ..)| code == "decimal-argument"), "{found:?}");
+    assert!(found[..20].iter().all(|(.., told)| told.contains("`one` reads")), "{found:?}");
+    assert!(found[20].2.contains("5 more arguments of the tool are read as decimals"), "{found:?}");
+}
