@@ -108,7 +108,6 @@ pub fn both(count: u64, seed: u64) {
             let events = recorded(&places[0]).events;
             let limited =
                 events.iter().filter(|event| event["decision"]["rule"] == "limit").count();
-            assert_ne!(limited, 0, "the limit was never reached");
             format!("{approved}; {}, {limited} denied", promises(places, succeeded))
         });
     });
