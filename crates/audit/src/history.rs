@@ -70,6 +70,8 @@ impl WindowTotals {
         self.sum = self.sum.saturating_sub(ten_thousandths(entry.amount));
         if self.last_ms == Some(entry.at_ms) {
             self.last_ms = self.second_last_ms.take();
+        } else if self.second_last_ms == Some(entry.at_ms) {
+            self.second_last_ms = None;
         }
     }
 }

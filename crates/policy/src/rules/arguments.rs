@@ -4,11 +4,11 @@
 
 use std::collections::BTreeMap;
 
-use cedar_policy::RestrictedExpression;
+use cedar_policy_core::ast::Value as RuleValue;
 use serde_json::{Map, Value, json};
 
 use super::reads::Reads;
-use super::{extensions, numbers};
+use super::{numbers, values};
 
 /// Maximum depth of types; deeper ones are left out.
 const DEPTH_MAX: usize = 16;
@@ -297,17 +297,17 @@ impl ArgumentType {
         value: &Value,
         reads: &Reads,
         at: &str,
-    ) -> Result<RestrictedExpression, NotExact> {
+    ) -> Result<RuleValue, NotExact> {
         let wrong = |reason| NotExact { at: at.to_owned(), reason };
         match (self, value) {
-            (Self::Text, Value::String(text)) => Ok(RestrictedExpression::new_string(text.clone())),
-            (Self::Truth, Value::Bool(truth)) => Ok(RestrictedExpression::new_bool(*truth)),
+            (Self::Text, Value::String(text)) => Ok(values::text(text.clone())),
+            (Self::Truth, Value::Bool(truth)) => Ok(values::truth(*truth)),
             (Self::Whole, Value::Number(number)) => match numbers::whole(number) {
-                Some(whole) => Ok(RestrictedExpression::new_long(whole)),
+                Some(whole) => Ok(values::whole(whole)),
                 None => Err(wrong("is larger than a whole number of rules can be")),
             },
             (Self::Decimal, Value::Number(number)) => match numbers::decimal(number) {
-                Some(decimal) => extensions::decimal(decimal).map_err(|_| wrong("cannot be read")),
+                Some(decimal) => values::decimal(decimal).map_err(|_| wrong("cannot be read")),
                 None => Err(wrong("is no decimal with at most four digits after the point")),
             },
             (Self::Set(of), Value::Array(items)) => {
@@ -315,7 +315,7 @@ impl ArgumentType {
                 let all: Result<Vec<_>, _> = items
                     .map(|(index, item)| of.convert(item, reads, &format!("{at}/{index}")))
                     .collect();
-                Ok(RestrictedExpression::new_set(all?))
+                Ok(values::set(all?))
             }
             (Self::Record(record), Value::Object(members)) => {
                 let is_known = |(name, member): (&String, &Value)| {
@@ -335,8 +335,7 @@ impl ArgumentType {
                     let at = format!("{at}/{name}");
                     fields.push((name.clone(), property.of.convert(member, &reads, &at)?));
                 }
-                RestrictedExpression::new_record(fields)
-                    .map_err(|_| wrong("has a member that is there twice"))
+                Ok(values::record(fields))
             }
             _ => Err(wrong("has another type than in the schema")),
         }

@@ -8,12 +8,13 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
+use cedar_policy::Policy;
 use cedar_policy::pst::{
     self, ActionConstraint, BinaryOp, Clause, Expr, Literal, PrincipalConstraint,
     ResourceConstraint, StaticPolicy, Template, UnaryOp,
 };
-use cedar_policy::{Authorizer, Entities, Policy, PolicyId, PolicySet, Request, Response};
 
+use super::evaluation::{Condition, Evaluation};
 use crate::error::EngineError;
 
 /// Rules of one group.
@@ -25,86 +26,64 @@ const PARTS_MAX: usize = 200;
 #[derive(Debug)]
 pub(super) struct GroupedRules {
     /// Those that are in no group.
-    alone: PolicySet,
-    /// The conditions of the groups, by their indices.
-    conditions: PolicySet,
-    groups: Vec<PolicySet>,
+    alone: Vec<Condition>,
+    groups: Vec<Group>,
+}
+
+/// Rules that are evaluated only where one of them may apply.
+#[derive(Debug)]
+struct Group {
+    /// One of them applies.
+    any: Condition,
+    rules: Vec<Condition>,
 }
 
 impl GroupedRules {
-    /// Groups rules, each with its [`condition`]; those without one are in no group.
-    pub(super) fn new(
-        rules: impl IntoIterator<Item = (Policy, Option<Expr>)>,
-    ) -> Result<Self, EngineError> {
+    /// Groups rules, each with its index and its [`condition`]; those without one are in no group.
+    pub(super) fn new<'r>(
+        rules: impl IntoIterator<Item = (usize, &'r Policy, Option<&'r Expr>)>,
+    ) -> Self {
         let (mut alone, mut members) = (Vec::new(), Vec::new());
-        for (rule, condition) in rules {
+        for (index, rule, condition) in rules {
+            let own = Condition::of(index, rule);
             match condition {
-                Some(condition) => members.push((rule, condition)),
-                None => alone.push(rule),
+                Some(condition) => members.push((own, condition)),
+                None => alone.push(own),
             }
         }
-        let (mut conditions, mut groups) = (Vec::new(), Vec::new());
-        for group in members.chunks(MEMBERS) {
-            let (rules, of_each): (Vec<Policy>, Vec<Expr>) = group.iter().cloned().unzip();
-            let id = PolicyId::new(groups.len().to_string());
-            match of_each.as_slice() {
-                [_, _, ..] if let Ok(any) = policy(one_of(&of_each)) => {
-                    conditions.push(any.new_id(id));
-                    groups.push(set(rules)?);
+        let mut groups = Vec::new();
+        let mut members = members.into_iter().peekable();
+        while members.peek().is_some() {
+            let (rules, of_each): (Vec<Condition>, Vec<&Expr>) =
+                members.by_ref().take(MEMBERS).unzip();
+            match (rules.as_slice(), policy(one_of(&of_each))) {
+                ([first, _, ..], Ok(any)) => {
+                    let any = Condition::of(first.rule, &any);
+                    groups.push(Group { any, rules });
                 }
                 _ => alone.extend(rules),
             }
         }
-        Ok(Self { alone: set(alone)?, conditions: set(conditions)?, groups })
+        Self { alone, groups }
     }
 
-    /// Returns the ids of the rules that apply.
+    /// Adds the rules that apply.
     ///
     /// # Errors
     /// Where a rule cannot be evaluated.
-    pub(super) fn applying(
+    pub(super) fn apply(
         &self,
-        request: &Request,
-        entities: &Entities,
-    ) -> Result<Vec<PolicyId>, EngineError> {
-        let mut applying = evaluated(&self.alone, request, entities)?;
-        if self.groups.is_empty() {
-            return Ok(applying);
-        }
-        let answer = Authorizer::new().is_authorized(request, &self.conditions, entities);
-        let is_certain = answer.diagnostics().errors().next().is_none();
-        for (index, group) in self.groups.iter().enumerate() {
-            let id = PolicyId::new(index.to_string());
-            if !is_certain || answer.diagnostics().reason().any(|own| *own == id) {
-                applying.extend(evaluated(group, request, entities)?);
+        evaluation: &Evaluation<'_>,
+        applying: &mut Vec<usize>,
+    ) -> Result<(), EngineError> {
+        evaluation.apply(&self.alone, applying)?;
+        for group in &self.groups {
+            if !matches!(evaluation.holds(&group.any), Ok(false)) {
+                evaluation.apply(&group.rules, applying)?;
             }
         }
-        Ok(applying)
+        Ok(())
     }
-}
-
-/// Returns the ids of the rules that apply, each evaluated by itself.
-///
-/// # Errors
-/// Where a rule cannot be evaluated.
-pub(super) fn evaluated(
-    rules: &PolicySet,
-    request: &Request,
-    entities: &Entities,
-) -> Result<Vec<PolicyId>, EngineError> {
-    if rules.is_empty() {
-        return Ok(Vec::new());
-    }
-    let answer: Response = Authorizer::new().is_authorized(request, rules, entities);
-    if let Some(error) = answer.diagnostics().errors().next() {
-        return Err(EngineError(format!("a rule cannot be evaluated: {error}")));
-    }
-    Ok(answer.diagnostics().reason().cloned().collect())
-}
-
-/// Returns rules as a set.
-pub(super) fn set(rules: impl IntoIterator<Item = Policy>) -> Result<PolicySet, EngineError> {
-    PolicySet::from_policies(rules).map_err(|error| EngineError(error.to_string()))
 }
 
 /// Returns when a rule applies; `None` if its scope excludes something, or the condition has too many parts.
@@ -134,10 +113,10 @@ fn parts(condition: &Expr) -> usize {
 }
 
 /// Returns that one of the conditions holds, as a balanced tree: it is evaluated by recursion.
-fn one_of(conditions: &[Expr]) -> Expr {
+fn one_of(conditions: &[&Expr]) -> Expr {
     match conditions {
         [] => Expr::Literal(Literal::Bool(false)),
-        [one] => one.clone(),
+        [one] => Expr::clone(one),
         several => {
             let (left, right) = several.split_at(several.len() / 2);
             both(BinaryOp::Or, one_of(left), one_of(right))

@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use cedar_policy::RestrictedExpression;
 use toolbooth_contracts::history::{History, WindowName};
 
 use super::bind::BoundTool;
@@ -14,6 +13,7 @@ use super::history::HISTORY;
 use super::parties::Parties;
 use super::set::RuleSet;
 use super::slice::Applying;
+use super::values::Parts;
 use crate::engine::{DependentVerdict, Verdict};
 use crate::error::EngineError;
 
@@ -23,7 +23,7 @@ pub(super) struct HistoricRules {
     pub(super) tool: Arc<BoundTool>,
     pub(super) parties: Arc<Parties>,
     /// The parts of the context that these rules read, except for the windows.
-    pub(super) parts: Vec<(String, RestrictedExpression)>,
+    pub(super) parts: Parts,
     pub(super) windows: BTreeMap<String, WindowName>,
     /// The other rules that apply.
     pub(super) applying: Applying,
@@ -36,9 +36,9 @@ impl HistoricRules {
         let windows = self.set.windows.context(&self.tool.reading, reads, history)?;
         let mut parts = self.parts.clone();
         parts.push((HISTORY.to_owned(), windows));
-        let (request, entities) = (self.parties.request(parts)?, &self.parties.entities);
         let mut applying = self.applying.clone();
-        self.tool.slice.historic(&self.set, &request, entities, &mut applying)?;
+        let evaluation = self.parties.evaluation(parts);
+        self.tool.slice.historic(&self.set, &evaluation, &mut applying)?;
         Ok(applying)
     }
 }

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use cedar_policy::RestrictedExpression;
+use cedar_policy_core::ast::Value as RuleValue;
 use data_encoding::HEXLOWER;
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -15,7 +15,7 @@ use toolbooth_contracts::history::{Amount, CountedIn, History, WindowName, Windo
 use toolbooth_contracts::{CallContext, ToolPattern};
 
 use super::reads::Reads;
-use super::{extensions, numbers};
+use super::{numbers, values};
 use crate::engine::Uncountable;
 use crate::error::{EngineError, SettingError};
 
@@ -273,7 +273,7 @@ impl HistoryWindows {
         names: &BTreeSet<String>,
         reads: &Reads,
         history: &History,
-    ) -> Result<RestrictedExpression, EngineError> {
+    ) -> Result<RuleValue, EngineError> {
         let failed = |what: String| EngineError(what);
         let mut windows = Vec::new();
         let of_window = |name: &str| Some(reads.of(HISTORY)?.of(name)?.into_owned());
@@ -285,19 +285,18 @@ impl HistoryWindows {
             let is_read = |member| reads.of(member).is_some();
             let too_large = || failed(format!("the window `{name}` is larger than rules can read"));
             let count = i64::try_from(*count).map_err(|_| too_large())?;
-            let mut members = vec![("count".to_owned(), RestrictedExpression::new_long(count))];
+            let mut members = vec![("count".to_owned(), values::whole(count))];
             if let Some(since_ms) = since_ms.filter(|_| is_read("since")) {
-                members.push(("since".to_owned(), extensions::duration(since_ms)?));
+                members.push(("since".to_owned(), values::duration(since_ms)?));
             }
             if window.sum.is_some() && is_read("sum") {
                 let sum = i64::try_from(*sum).ok().and_then(Amount::of_ten_thousandths);
                 let sum = sum.ok_or_else(too_large)?.to_string();
-                members.push(("sum".to_owned(), extensions::decimal(sum)?));
+                members.push(("sum".to_owned(), values::decimal(sum)?));
             }
-            let record = RestrictedExpression::new_record(members);
-            windows.push((name.clone(), record.map_err(|error| failed(error.to_string()))?));
+            windows.push((name.clone(), values::record(members)));
         }
-        RestrictedExpression::new_record(windows).map_err(|error| failed(error.to_string()))
+        Ok(values::record(windows))
     }
 
     /// Returns what rules have seen of each window, in one sentence.

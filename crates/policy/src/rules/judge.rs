@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use cedar_policy::{Entity, RestrictedExpression};
+use cedar_policy::Entity;
 use toolbooth_contracts::CallContext;
 use toolbooth_contracts::history::CountedIn;
 
@@ -14,7 +14,8 @@ use super::parties::Parties;
 use super::reads::Reads;
 use super::set::RuleSet;
 use super::slice::Applying;
-use super::{entities, extensions};
+use super::values::Parts;
+use super::{entities, values};
 use crate::engine::{ItemQuestion, Question, Uncountable};
 use crate::error::EngineError;
 
@@ -42,8 +43,8 @@ impl BoundRules {
         let mut applying = match known {
             Some(known) => known.clone(),
             None => {
-                let request = parties.request(tool.parts(question, &slice.plain_reads)?)?;
-                slice.plain(set, &request, &parties.entities)?
+                let parts = tool.parts(question, &slice.plain_reads)?;
+                slice.plain(set, &parties.evaluation(parts))?
             }
         };
         if !slice.is_historic() {
@@ -52,8 +53,7 @@ impl BoundRules {
         let parts = tool.parts(question, &slice.historic_reads)?;
         if tool.reading.is_empty() {
             // Rules that read a window which is not declared cannot be evaluated, and deny.
-            let request = parties.request(parts)?;
-            slice.historic(set, &request, &parties.entities, &mut applying)?;
+            slice.historic(set, &parties.evaluation(parts), &mut applying)?;
             return Ok((applying, None));
         }
         let caller = &question.caller.name;
@@ -92,9 +92,9 @@ impl BoundRules {
         let ItemQuestion { caller, grants, .. } = question;
         let parties = Parties::new(caller, grants, entities::item(question.item)?)?;
         let parts = context(&self.items.reads, question.claimed, question.at)?;
-        let (request, entities) = (parties.request(parts)?, &parties.entities);
-        let mut applying = self.items.plain(&self.set, &request, entities)?;
-        self.items.historic(&self.set, &request, entities, &mut applying)?;
+        let evaluation = parties.evaluation(parts);
+        let mut applying = self.items.plain(&self.set, &evaluation)?;
+        self.items.historic(&self.set, &evaluation, &mut applying)?;
         Ok(applying)
     }
 }
@@ -117,11 +117,7 @@ impl RuleSet {
 
 impl BoundTool {
     /// Returns the parts of the context that rules read, except for the windows.
-    fn parts(
-        &self,
-        question: &Question<'_>,
-        reads: &Reads,
-    ) -> Result<Vec<(String, RestrictedExpression)>, EngineError> {
+    fn parts(&self, question: &Question<'_>, reads: &Reads) -> Result<Parts, EngineError> {
         let mut parts = context(reads, question.claimed, question.at)?;
         if let (Some(reads), Some(types)) = (reads.of("args"), &self.arguments) {
             let arguments = types.record.convert(question.arguments, &reads, "");
@@ -149,14 +145,10 @@ impl BoundTool {
 }
 
 /// Returns the parts of the context that rules read, except for the arguments.
-fn context(
-    reads: &Reads,
-    claimed: &CallContext,
-    at: &str,
-) -> Result<Vec<(String, RestrictedExpression)>, EngineError> {
+fn context(reads: &Reads, claimed: &CallContext, at: &str) -> Result<Parts, EngineError> {
     let mut parts = Vec::new();
     if reads.of("time").is_some() {
-        parts.push(("time".to_owned(), extensions::datetime(at.to_owned())?));
+        parts.push(("time".to_owned(), values::datetime(at.to_owned())?));
     }
     if reads.of("claimed").is_some() {
         let texts = [
@@ -164,21 +156,20 @@ fn context(
             ("phaseId", &claimed.phase_id),
             ("epicId", &claimed.epic_id),
         ];
-        let mut fields: Vec<(String, RestrictedExpression)> = texts
+        let mut fields: Parts = texts
             .into_iter()
             .filter_map(|(name, text)| {
                 let text = text.as_ref()?;
-                Some((name.to_owned(), RestrictedExpression::new_string(text.clone())))
+                Some((name.to_owned(), values::text(text.clone())))
             })
             .collect();
         if let Some(turn) = claimed.turn_index {
             let turn = i64::try_from(turn).map_err(|_| {
                 EngineError("the turn is larger than a whole number of rules".into())
             })?;
-            fields.push(("turnIndex".to_owned(), RestrictedExpression::new_long(turn)));
+            fields.push(("turnIndex".to_owned(), values::whole(turn)));
         }
-        let record = RestrictedExpression::new_record(fields);
-        parts.push(("claimed".to_owned(), record.map_err(|error| EngineError(error.to_string()))?));
+        parts.push(("claimed".to_owned(), values::record(fields)));
     }
     Ok(parts)
 }

@@ -9,7 +9,7 @@ mod cases;
 mod diff;
 mod engine;
 mod entities;
-mod extensions;
+mod evaluation;
 mod grouped;
 mod historic;
 mod history;
@@ -27,6 +27,7 @@ mod slice;
 mod source;
 #[cfg(test)]
 mod tests;
+mod values;
 
 pub use diff::{ChangedRule, RuleDifferences, StatedRule};
 pub use history::{HistoryWindow, HistoryWindows, Within};

@@ -4,11 +4,14 @@
 
 use std::sync::{Arc, Mutex};
 
-use cedar_policy::{Context, Entities, Entity, EntityUid, Request, RestrictedExpression};
+use cedar_policy::{Entities, Entity};
+use cedar_policy_core::ast::{Context, EntityUID, EntityUIDEntry, Request};
 use toolbooth_contracts::Identity;
 use toolbooth_contracts::trust::TrustLevel;
 
 use super::entities;
+use super::evaluation::Evaluation;
+use super::values::Parts;
 use crate::caller::Grant;
 use crate::engine::Question;
 use crate::error::EngineError;
@@ -16,9 +19,9 @@ use crate::error::EngineError;
 /// Who asks for what, as entities.
 #[derive(Debug)]
 pub(super) struct Parties {
-    pub(super) entities: Entities,
+    entities: Entities,
     /// The caller, the action and what it is about.
-    uids: [EntityUid; 3],
+    uids: [EntityUIDEntry; 3],
 }
 
 impl Parties {
@@ -28,19 +31,21 @@ impl Parties {
         [resource, action]: [Entity; 2],
     ) -> Result<Self, EngineError> {
         let caller = entities::caller(caller, grants)?;
-        let uids = [caller.uid(), action.uid(), resource.uid()];
-        let entities = Entities::from_entities([caller, resource, action], None).map_err(told)?;
-        Ok(Self { entities, uids })
+        let uids = [&caller, &action, &resource].map(|entity| {
+            let own: EntityUID = entity.uid().into();
+            EntityUIDEntry::from(own)
+        });
+        let entities = Entities::from_entities([caller, resource, action], None);
+        Ok(Self { entities: entities.map_err(|error| EngineError(error.to_string()))?, uids })
     }
 
-    /// Returns the request with these parts of the context.
-    pub(super) fn request(
-        &self,
-        parts: Vec<(String, RestrictedExpression)>,
-    ) -> Result<Request, EngineError> {
-        let context = Context::from_pairs(parts).map_err(told)?;
+    /// Returns the question with these parts of the context.
+    pub(super) fn evaluation(&self, parts: Parts) -> Evaluation<'_> {
+        let parts = parts.into_iter().map(|(name, value)| (name.into(), value)).collect();
         let [caller, action, resource] = self.uids.clone();
-        Request::new(caller, action, resource, context, None).map_err(told)
+        let context = Context::Value(Arc::new(parts));
+        let request = Request::new_unchecked(caller, action, resource, Some(context));
+        Evaluation::new(request, &self.entities)
     }
 }
 
@@ -83,8 +88,4 @@ impl LastParties {
         });
         Ok(parties)
     }
-}
-
-fn told(error: impl std::error::Error) -> EngineError {
-    EngineError(error.to_string())
 }

@@ -4,9 +4,8 @@
 
 use std::sync::OnceLock;
 
-use cedar_policy::{Entities, PolicyId, PolicySet, Request};
-
-use super::grouped::{self, GroupedRules};
+use super::evaluation::{Condition, Evaluation};
+use super::grouped::GroupedRules;
 use super::history::HISTORY;
 use super::reads::Reads;
 use super::set::RuleSet;
@@ -28,21 +27,22 @@ pub(super) struct Slice {
     always: Applying,
     /// Whether these are all that read no windows.
     is_plain_known: bool,
-    sets: OnceLock<Result<Sets, EngineError>>,
+    conditions: OnceLock<Conditions>,
 }
 
-/// Permits and forbids that are evaluated, separately, so that all that apply are known.
+/// The conditions that are evaluated.
 #[derive(Debug)]
-struct Sets {
+struct Conditions {
     plain: Pair,
     /// Those that read windows over earlier calls.
     historic: Pair,
 }
 
+/// Permits and forbids, separately, so that all that apply are known.
 #[derive(Debug)]
 struct Pair {
     /// Each by itself: one of them applies to most calls.
-    permits: PolicySet,
+    permits: Vec<Condition>,
     forbids: GroupedRules,
 }
 
@@ -50,14 +50,13 @@ impl Pair {
     /// Adds the rules that apply.
     fn apply(
         &self,
-        set: &RuleSet,
-        request: &Request,
-        entities: &Entities,
+        evaluation: &Evaluation<'_>,
         applying: &mut Applying,
     ) -> Result<(), EngineError> {
-        let permits = grouped::evaluated(&self.permits, request, entities)?;
-        applying.permits.extend(indices(set, &permits));
-        applying.forbids.extend(indices(set, &self.forbids.applying(request, entities)?));
+        evaluation.apply(&self.permits, &mut applying.permits)?;
+        self.forbids.apply(evaluation, &mut applying.forbids)?;
+        applying.permits.sort_unstable();
+        applying.forbids.sort_unstable();
         Ok(())
     }
 }
@@ -94,33 +93,32 @@ impl Slice {
             is_plain_known: fits && evaluated.is_empty(),
             rules,
             fits,
-            sets: OnceLock::new(),
+            conditions: OnceLock::new(),
         }
     }
 
-    fn sets(&self, set: &RuleSet) -> Result<&Sets, EngineError> {
-        let sets = self.sets.get_or_init(|| {
+    fn conditions(&self, set: &RuleSet) -> &Conditions {
+        self.conditions.get_or_init(|| {
             let of = |historic, forbids| {
-                let own = self.rules.iter().map(|index| set.rule(*index));
-                let own = own.filter(|rule| {
+                let own = self.rules.iter().map(|index| (*index, set.rule(*index)));
+                let own = own.filter(move |(_, rule)| {
                     rule.forbids == forbids
                         && rule.reads.of(HISTORY).is_some() == historic
                         && !(self.fits && rule.always_applies())
                 });
-                let rules = own.map(|rule| match self.fits {
-                    true => (rule.unscoped.clone(), rule.condition.clone()),
-                    false => (rule.policy.clone(), None),
-                });
-                rules.collect::<Vec<_>>()
+                own.map(|(index, rule)| match self.fits {
+                    true => (index, &rule.unscoped, rule.condition.as_ref()),
+                    false => (index, &rule.policy, None),
+                })
             };
             let pair = |historic| {
-                let permits = of(historic, false).into_iter().map(|(rule, _)| rule);
-                let forbids = GroupedRules::new(of(historic, true))?;
-                Ok(Pair { permits: grouped::set(permits)?, forbids })
+                let permits =
+                    of(historic, false).map(|(index, rule, _)| Condition::of(index, rule));
+                let forbids = GroupedRules::new(of(historic, true));
+                Pair { permits: permits.collect(), forbids }
             };
-            Ok(Sets { plain: pair(false)?, historic: pair(true)? })
-        });
-        sets.as_ref().map_err(Clone::clone)
+            Conditions { plain: pair(false), historic: pair(true) }
+        })
     }
 
     /// Returns the rules that apply, of those that read no windows, if they are the same for every question.
@@ -135,13 +133,10 @@ impl Slice {
     pub(super) fn plain(
         &self,
         set: &RuleSet,
-        request: &Request,
-        entities: &Entities,
+        evaluation: &Evaluation<'_>,
     ) -> Result<Applying, EngineError> {
         let mut applying = self.always.clone();
-        self.sets(set)?.plain.apply(set, request, entities, &mut applying)?;
-        applying.permits.sort_unstable();
-        applying.forbids.sort_unstable();
+        self.conditions(set).plain.apply(evaluation, &mut applying)?;
         Ok(applying)
     }
 
@@ -152,14 +147,10 @@ impl Slice {
     pub(super) fn historic(
         &self,
         set: &RuleSet,
-        request: &Request,
-        entities: &Entities,
+        evaluation: &Evaluation<'_>,
         applying: &mut Applying,
     ) -> Result<(), EngineError> {
-        self.sets(set)?.historic.apply(set, request, entities, applying)?;
-        applying.permits.sort_unstable();
-        applying.forbids.sort_unstable();
-        Ok(())
+        self.conditions(set).historic.apply(evaluation, applying)
     }
 
     /// Whether one of the rules reads windows over earlier calls.
@@ -172,13 +163,6 @@ impl Slice {
         let mut rules = self.rules.iter().map(|index| set.rule(*index));
         rules.any(|rule| !rule.forbids && rule.reads.of(HISTORY).is_some())
     }
-}
-
-/// Returns the indices of rules, in their order.
-fn indices(set: &RuleSet, rules: &[PolicyId]) -> Vec<usize> {
-    let mut indices: Vec<usize> = rules.iter().filter_map(|id| set.index(id.as_ref())).collect();
-    indices.sort_unstable();
-    indices
 }
 
 impl Applying {

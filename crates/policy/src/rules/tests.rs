@@ -175,7 +175,7 @@ fn a_forbid_beats_every_permit_and_nothing_is_permitted_by_default() {
     assert_eq!(judged(&overflow, ask(json!({ "cents": 1 }))), "+all");
     let error = judged(&overflow, ask(json!({ "cents": i64::MAX })));
     assert!(
-        error.starts_with("!a rule cannot be evaluated") && error.contains("overflow"),
+        error.starts_with("!the rule `sum` cannot be evaluated") && error.contains("overflow"),
         "{error}"
     );
 }

@@ -67,6 +67,9 @@ pub(super) fn window(
         }
         None => counted(after_ms, i64::MAX)?,
     };
+    if let Some((last_ms, second_last_ms)) = last_known(earlier, after_ms, count) {
+        return Ok(WindowTotals { after_ms, count, sum, last_ms, second_last_ms });
+    }
     let sql = "SELECT at_ms FROM history WHERE key = ?1 AND at_ms > ?2
                ORDER BY at_ms DESC LIMIT 2";
     let mut statement = connection.prepare_cached(sql)?;
@@ -74,6 +77,19 @@ pub(super) fn window(
         statement.query_map((&name.key, after_ms), |row| row.get(0))?.collect::<Result<_, _>>()?;
     let (last_ms, second_last_ms) = (last.first().copied(), last.get(1).copied());
     Ok(WindowTotals { after_ms, count, sum, last_ms, second_last_ms })
+}
+
+/// Returns when the last two of `count` calls in a window were claimed, if `earlier` has them.
+fn last_known(
+    earlier: Option<WindowTotals>,
+    after_ms: i64,
+    count: u64,
+) -> Option<(Option<i64>, Option<i64>)> {
+    let WindowTotals { last_ms, second_last_ms, .. } = earlier?;
+    let [last_ms, second_last_ms] =
+        [last_ms, second_last_ms].map(|at_ms| at_ms.filter(|at_ms| *at_ms > after_ms));
+    let known = [last_ms, second_last_ms].iter().flatten().count();
+    (u64::try_from(known).ok()? == count.min(2)).then_some((last_ms, second_last_ms))
 }
 
 /// Returns the number of calls that were counted between two times, without the first, and the sum of their
