@@ -419,8 +419,8 @@ fn requests_for_prompts_and_resources_are_judged_again_and_so_are_early_denials(
     let blame = denied.iter().find(|event| event["toolName"] == "box.blame").expect("an event");
     let blame = explained(blame["callId"].as_str().expect("an id"));
     assert_eq!(blame["inputs"]["item"], json!({ "kind": "prompt", "server": "box" }), "{blame}");
-    let now = (&blame["now"]["decision"], &blame["now"]["rule"]);
-    assert_eq!(now, (&json!("deny"), &json!("no-blame")), "{blame}");
+    let now = ["decision", "rule", "code"].map(|name| &blame["now"][name]);
+    assert_eq!(now, ["deny", "no-blame", "policy-denied"], "{blame}");
     place.assert_sound();
 }
 

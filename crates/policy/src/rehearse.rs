@@ -6,7 +6,7 @@ use serde::Serialize;
 use toolbooth_contracts::decision::DecisionInputs;
 use toolbooth_contracts::event::DecisionSummary;
 use toolbooth_contracts::history::WindowName;
-use toolbooth_contracts::{CallContext, Caller, ToolContract};
+use toolbooth_contracts::{CallContext, Caller, ErrorCode, ToolContract};
 
 use crate::authorizer::{Authorizer, ToolStatus};
 use crate::denial::Denial;
@@ -46,26 +46,34 @@ pub struct Rehearsed {
     pub rule: String,
     /// The reason, for operators.
     pub reason: String,
+    /// The code that the call would get; `None` if it may run.
+    #[serde(skip)]
+    pub code: Option<ErrorCode>,
 }
 
 impl Rehearsed {
     fn denied(denial: &Denial) -> Self {
         let DecisionSummary { rule, reason } = denial.summary();
-        Self { decision: Decision::Deny, rule, reason }
+        Self { decision: Decision::Deny, rule, reason, code: Some(denial.code) }
     }
 
     fn of(judged: Result<Permit, Denial>) -> Self {
-        let (decision, DecisionSummary { rule, reason }) = match judged {
+        let permit = match judged {
             Err(denial) => return Self::denied(&denial),
-            Ok(permit) => match permit.approval() {
-                None => (Decision::Permit, permit.summary()),
-                Some(need) => {
-                    let reason = "an approval is needed".to_owned();
-                    (Decision::Approval, DecisionSummary { rule: need.rule.clone(), reason })
-                }
-            },
+            Ok(permit) => permit,
         };
-        Self { decision, rule, reason }
+        match permit.approval() {
+            None => {
+                let DecisionSummary { rule, reason } = permit.summary();
+                Self { decision: Decision::Permit, rule, reason, code: None }
+            }
+            Some(need) => Self {
+                decision: Decision::Approval,
+                rule: need.rule.clone(),
+                reason: "an approval is needed".to_owned(),
+                code: Some(ErrorCode::ApprovalRequired),
+            },
+        }
     }
 }
 
@@ -125,7 +133,7 @@ impl Authorizer {
                 if let Some(DecisionSummary { rule, reason: own }) = permit.shadow() {
                     reason = format!("{reason}; in shadow: `{rule}`: {own}");
                 }
-                Rehearsed { decision: Decision::Permit, rule, reason }
+                Rehearsed { decision: Decision::Permit, rule, reason, code: None }
             }
         }
     }

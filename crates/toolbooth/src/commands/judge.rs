@@ -223,11 +223,11 @@ impl<'w> Judge<'w> {
     ) -> Result<Explanation, NotJudged> {
         let (known, subject) = self.inputs_of(inputs)?;
         let Subject::Tool(digest) = subject else {
-            return self.judge(log).map(|Rehearsed { decision, rule, reason }| Explanation {
+            return self.judge(log).map(|Rehearsed { decision, rule, reason, code }| Explanation {
                 decision: decision.as_str(),
                 rule,
                 reason,
-                code: None,
+                code,
                 steps: Vec::new(),
             });
         };
