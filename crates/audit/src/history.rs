@@ -37,7 +37,7 @@ pub struct WindowTotals {
     pub sum: i128,
     /// When the last of them was claimed, in milliseconds since 1970-01-01 UTC.
     pub last_ms: Option<i64>,
-    /// When the one before it was claimed.
+    /// When the one before it was claimed; also `None` if that is not known.
     pub second_last_ms: Option<i64>,
 }
 
@@ -61,7 +61,8 @@ impl WindowTotals {
         self.last_ms = self.last_ms.max(at_ms);
     }
 
-    /// Takes an entry away that is in the window. Of several, the last call is not known any more.
+    /// Takes an entry away that is in the window. Where it is one of the last two, the call before the last one is
+    /// not known any more.
     pub(crate) fn take(&mut self, entry: &HistoryEntry) {
         if entry.at_ms <= self.after_ms {
             return;

@@ -1,7 +1,7 @@
 //! The conditions of rules, evaluated on one question.
 //!
 //! This calls the evaluator of the language for each rule. Its authorizer would build every condition again for each
-//! question, and copy the ids and the annotations of all rules.
+//! question, and collect the ids of all rules in hashed maps.
 //!
 //! Path: 5. Doc: policy.md#rules
 
@@ -18,7 +18,7 @@ use crate::error::EngineError;
 /// When a rule applies.
 #[derive(Debug)]
 pub(super) struct Condition {
-    /// The index of the rule in its set.
+    /// The index of the rule in its set; that of its first rule, if it is the condition of a group.
     pub(super) rule: usize,
     id: String,
     expression: Arc<Expr>,
@@ -32,7 +32,7 @@ impl Condition {
     }
 }
 
-/// A question of which conditions are evaluated.
+/// A question on which conditions are evaluated.
 pub(super) struct Evaluation<'e> {
     evaluator: Evaluator<'e>,
     slots: SlotEnv,

@@ -83,7 +83,7 @@ pub(super) fn set(items: impl IntoIterator<Item = Value>) -> Value {
     Value::set(items, None)
 }
 
-/// Returns a record. Each name is there once.
+/// Returns a record. Names must differ: of equal ones, only the last is in it.
 pub(super) fn record(fields: impl IntoIterator<Item = (String, Value)>) -> Value {
     Value::record(fields, None)
 }

@@ -226,7 +226,10 @@ impl WorkingSet {
         for (name, window) in &mut self.windows {
             for gone in before.iter().filter(|entry| entry.key == name.key) {
                 window.totals.take(gone);
-                window.is_exact &= entries.iter().any(|entry| entry.key == name.key);
+                // Where it counts at an earlier time now, it may be earlier than calls that are not known.
+                let is_later =
+                    |entry: &HistoryEntry| entry.key == name.key && entry.at_ms >= gone.at_ms;
+                window.is_exact &= entries.iter().any(is_later);
             }
             let new = entries.iter().filter(|entry| entry.key == name.key);
             new.for_each(|entry| window.totals.add(entry));

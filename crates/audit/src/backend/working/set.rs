@@ -53,7 +53,7 @@ const WINDOWS_KEPT_MAX: usize = 1_000;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LoadedWindow {
     pub(super) totals: WindowTotals,
-    /// Whether its last call is known: it may be one that was given back.
+    /// Whether its last calls are known: one of them may have been given back.
     pub(super) is_exact: bool,
     /// Whether it was loaded for this batch. Otherwise it ends at an earlier time, and another process may
     /// have changed it.
@@ -226,13 +226,15 @@ impl WorkingSet {
     /// Returns the calls in a window.
     ///
     /// # Errors
-    /// [`LedgerError::Unavailable`] if a call of it is being given back; as [`WorkingSet::held`].
+    /// [`LedgerError::Unavailable`] if its last calls are not known in this batch; as [`WorkingSet::held`].
     pub fn window(&self, name: &WindowName) -> Result<WindowTotals, LedgerError> {
         let window = self.windows.get(name).filter(|window| window.is_current);
         let window = window.ok_or_else(|| unread("a window"))?;
         match window.is_exact {
             true => Ok(window.totals),
-            false => Err(LedgerError::unavailable("a call of the window is being given back")),
+            false => {
+                Err(LedgerError::unavailable("the last calls of the window are not known yet"))
+            }
         }
     }
 
