@@ -53,16 +53,6 @@ impl Connection {
     }
 }
 
-/// Returns the processor time that the gateway has used.
-fn cpu(gateway: &Gateway) -> Duration {
-    let tasks = std::fs::read_dir(format!("/proc/{}/task", gateway.id())).unwrap();
-    let of = |path: std::path::PathBuf| {
-        let text = std::fs::read_to_string(path.join("schedstat")).unwrap_or_default();
-        text.split(' ').next().and_then(|word| word.parse().ok()).unwrap_or(0)
-    };
-    Duration::from_nanos(tasks.map(|task| of(task.unwrap().path())).sum())
-}
-
 fn sorted(mut values: Vec<f64>) -> Vec<f64> {
     values.sort_by(f64::total_cmp);
     values
@@ -103,13 +93,13 @@ fn credentials() {
     let mut found = vec![Vec::new(); ways.len()];
     for round in 0..=ROUNDS {
         for ((_, connection), times) in ways.iter_mut().zip(&mut found) {
-            let before = cpu(&gateway);
+            let before = gateway.cpu();
             for _ in 0..CALLS {
                 connection.call();
             }
             // The first round warms up.
             if round > 0 {
-                times.push((cpu(&gateway) - before).as_secs_f64() * 1e6 / CALLS as f64);
+                times.push((gateway.cpu() - before).as_secs_f64() * 1e6 / CALLS as f64);
             }
         }
     }

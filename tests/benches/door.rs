@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use toolbooth_tests::{Gateway, Place, read_answer};
+use toolbooth_tests::{Place, read_answer};
 
 const CONNECTIONS: usize = 10_000;
 const ROUNDS: usize = 5;
@@ -80,12 +80,6 @@ fn crowd(address: &str, ended: &Arc<AtomicBool>) -> Vec<std::thread::JoinHandle<
     threads.into()
 }
 
-fn memory_mib(gateway: &Gateway, field: &str) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", gateway.id())).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix(field)).unwrap();
-    line.split_whitespace().next().unwrap().parse::<u64>().unwrap() / 1024
-}
-
 fn place() -> Place {
     let place = Place::new();
     place.write("toolbooth.toml", "[store]\ndurability = \"memory\"\n");
@@ -111,7 +105,7 @@ fn latency() {
         // Connections are accepted in order, so all others are accepted when this call returns.
         Caller::new(&gateway.address).call();
         crowded.push(caller.measure());
-        memory = memory_mib(&gateway, "VmRSS:");
+        memory = gateway.memory_mib("VmRSS:");
         ended.store(true, Ordering::Relaxed);
         for thread in threads {
             thread.join().unwrap();
@@ -144,7 +138,7 @@ fn bodies() {
         let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(&half));
         held.push(stream);
     }
-    println!("200 bodies of 8 MiB, half-sent: {} MiB at most", memory_mib(&gateway, "VmHWM:"));
+    println!("200 bodies of 8 MiB, half-sent: {} MiB at most", gateway.memory_mib("VmHWM:"));
 }
 
 fn main() {

@@ -5,6 +5,7 @@ use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -320,6 +321,25 @@ impl Gateway {
     /// Returns its process id.
     pub fn id(&self) -> u32 {
         self.child.id()
+    }
+
+    /// Returns the processor time that all its threads have used.
+    pub fn cpu(&self) -> Duration {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.id())).expect("its threads");
+        let of = |path: PathBuf| {
+            let text = std::fs::read_to_string(path.join("schedstat")).unwrap_or_default();
+            text.split(' ').next().and_then(|word| word.parse().ok()).unwrap_or(0)
+        };
+        Duration::from_nanos(tasks.map(|task| of(task.expect("a thread").path())).sum())
+    }
+
+    /// Returns a field of its `/proc/PID/status`, such as `VmRSS:`, in MiB.
+    pub fn memory_mib(&self, field: &str) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.id()));
+        let status = status.expect("its status");
+        let line = status.lines().find_map(|line| line.strip_prefix(field)).expect(field);
+        let kib = line.split_whitespace().next().and_then(|word| word.parse::<u64>().ok());
+        kib.expect("a number") / 1024
     }
 
     pub fn signal(&self, name: &str) {

@@ -25,6 +25,7 @@ mod outgoing;
 mod reply;
 mod rpc_error;
 mod search;
+mod session_table;
 mod sessions;
 mod stdio;
 mod tools;

@@ -5,7 +5,6 @@
 //!
 //! Doc: front-doors.md#sessions
 
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -27,6 +26,7 @@ use super::in_flight::{InFlight, Running, cancelled};
 use super::notifications::{Membership, SUBSCRIPTIONS_MAX};
 use super::outgoing::{Answer, OUTGOING_MAX, Outgoing};
 use super::rpc_error::RpcError;
+use super::session_table::{SessionTable, Tracked};
 use crate::error::NoSession;
 use crate::http::Held;
 
@@ -278,32 +278,11 @@ impl Session {
         self.state().used = Instant::now();
     }
 
-    /// Returns the time since which the session is idle; `None` if it is not idle.
-    fn idle_since(&self) -> Option<Instant> {
-        let state = self.state();
-        (state.stream.is_none() && self.in_flight.is_empty()).then_some(state.used)
-    }
-
     fn end(&self) {
         self.in_flight.cancel_all();
         self.membership.outbox.close();
         self.ended.cancel();
     }
-}
-
-/// Returns the session of a caller that has been idle for the longest time.
-fn longest_idle(all: &HashMap<String, Arc<Session>>, caller: &str) -> Option<String> {
-    let own = all.values().filter(|one| one.client.caller.name() == caller);
-    own.filter_map(|one| Some((one.idle_since()?, &one.id))).min().map(|(_, id)| id.clone())
-}
-
-/// Returns the name of the caller with the most sessions, and their number.
-fn most_sessions(all: &HashMap<String, Arc<Session>>) -> Option<(usize, String)> {
-    let mut counts: HashMap<&str, usize> = HashMap::new();
-    for session in all.values() {
-        *counts.entry(session.client.caller.name()).or_default() += 1;
-    }
-    counts.into_iter().map(|(caller, count)| (count, caller.to_owned())).max()
 }
 
 #[derive(Deserialize)]
@@ -316,11 +295,27 @@ struct Resource {
     uri: String,
 }
 
+impl Tracked for Session {
+    fn id(&self) -> &str {
+        &self.id
+    }
+
+    fn caller(&self) -> &str {
+        // Tokens of one subject can have different scopes.
+        self.client.caller.name()
+    }
+
+    fn idle_since(&self) -> Option<Instant> {
+        let state = self.state();
+        (state.stream.is_none() && self.in_flight.is_empty()).then_some(state.used)
+    }
+}
+
 /// All sessions.
 #[derive(Clone)]
 pub(super) struct Sessions {
     limits: SessionLimits,
-    all: Arc<Mutex<HashMap<String, Arc<Session>>>>,
+    all: Arc<Mutex<SessionTable<Session>>>,
 }
 
 impl Sessions {
@@ -328,7 +323,7 @@ impl Sessions {
         Self { limits, all: Arc::default() }
     }
 
-    fn all(&self) -> MutexGuard<'_, HashMap<String, Arc<Session>>> {
+    fn all(&self) -> MutexGuard<'_, SessionTable<Session>> {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -348,21 +343,19 @@ impl Sessions {
         let in_flight = InFlight::default();
         let session = Arc::new(Session::new(id, version, client, membership, in_flight));
         self.end_idle();
+        let now = Instant::now();
         let mut all = self.all();
-        // Counted by name: tokens of one subject can have different scopes.
-        let own = all.values().filter(|one| one.client.caller.name() == caller.name()).count();
+        let own = all.of_caller(caller.name());
         let mut ended = None;
         if own >= self.limits.per_caller_max {
-            let oldest = longest_idle(&all, caller.name()).ok_or(NoSession::TooMany)?;
-            ended = all.remove(&oldest);
+            ended = Some(all.take_longest_idle(caller.name(), now).ok_or(NoSession::TooMany)?);
         } else if all.len() >= self.limits.all_max {
-            let (most, owner) = most_sessions(&all).ok_or(NoSession::Full)?;
+            let (most, owner) = all.most().ok_or(NoSession::Full)?;
             // A caller never loses a session to a caller with as many sessions.
-            let owner = if most > own { owner } else { caller.name().to_owned() };
-            let oldest = longest_idle(&all, &owner).ok_or(NoSession::Full)?;
-            ended = all.remove(&oldest);
+            let owner = if most > own { &*owner } else { caller.name() };
+            ended = Some(all.take_longest_idle(owner, now).ok_or(NoSession::Full)?);
         }
-        all.insert(session.id.clone(), Arc::clone(&session));
+        all.insert(Arc::clone(&session), now);
         drop(all);
         if let Some(ended) = ended {
             ended.end();
@@ -385,15 +378,9 @@ impl Sessions {
 
     /// Ends the sessions that have been idle for too long.
     pub(super) fn end_idle(&self) {
-        let old = |session: &Session| {
-            session.idle_since().is_some_and(|since| since.elapsed() >= self.limits.idle)
-        };
-        let ended: Vec<Arc<Session>> = {
-            let mut all = self.all();
-            let ids: Vec<String> =
-                all.values().filter(|one| old(one)).map(|one| one.id.clone()).collect();
-            ids.iter().filter_map(|id| all.remove(id)).collect()
-        };
+        let now = Instant::now();
+        let Some(before) = now.checked_sub(self.limits.idle) else { return };
+        let ended = self.all().take_idle_since(before, now);
         for session in ended {
             session.end();
         }
@@ -406,7 +393,7 @@ impl Sessions {
         while tokio::time::timeout(every, ending.cancelled()).await.is_err() {
             self.end_idle();
         }
-        let all: Vec<Arc<Session>> = self.all().drain().map(|(_, session)| session).collect();
+        let all: Vec<Arc<Session>> = self.all().take_all();
         for session in all {
             session.membership.outbox.close();
             session.ended.cancel();
