@@ -187,3 +187,26 @@ async fn the_times_of_others_stay_right_when_the_clock_goes_back() {
     drop(claim(&ledger, &mut calls[2], &mut numbers, 1_008).await);
     drop(claim(&ledger, &mut calls[1], &mut numbers, 1_014).await);
 }
+
+#[tokio::test]
+async fn calls_that_come_back_into_a_window_are_seen_by_those_that_do_not_count_in_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = SqliteOptions::default();
+    let ledger = sqlite::open(folder.path(), "one", options, &moment(0)).unwrap();
+    let mut counted = Call { key: "a", name: "counted".into(), attempts: 0, at: 1_000, amount: 0 };
+    drop(claim(&ledger, &mut counted, &mut Numbers(1), 1_000).await);
+    // The second clock is behind the first.
+    for (name, at, expected) in [("later", 1_020, (0, None)), ("earlier", 1_004, (1, Some(4)))] {
+        let notes = Arc::new(Notes::default());
+        let judge = Arc::clone(&notes) as Arc<dyn HistoryJudge>;
+        let asked = ClaimRequest {
+            at: moment(at),
+            history: Some(HistoryQuestion { windows: windows("a"), judge }),
+            ..request(name, MODE, &[name], "x")
+        };
+        let claimed = ledger.claim(asked).await.unwrap();
+        assert!(matches!(claimed, Claimed::Fresh(_)), "{claimed:?}");
+        let seen = notes.0.lock().unwrap().clone();
+        assert_eq!((seen["w7"].count, seen["w7"].since_ms), expected, "{name}");
+    }
+}
