@@ -287,6 +287,15 @@ pub struct Records {
     pub receipts: Vec<Value>,
 }
 
+/// Returns the processor time that all threads of a process have used, also those that have ended.
+pub fn cpu_of(process: u32) -> Duration {
+    let text = std::fs::read_to_string(format!("/proc/{process}/stat")).expect("its state");
+    // The name before may contain anything. Times are in hundredths of a second (proc_pid_stat(5)).
+    let (_, rest) = text.rsplit_once(") ").expect("its name");
+    let words = rest.split(' ').skip(11).take(2);
+    Duration::from_millis(10 * words.filter_map(|word| word.parse::<u64>().ok()).sum::<u64>())
+}
+
 /// A running gateway; killed when it is dropped.
 pub struct Gateway {
     pub address: String,
@@ -325,21 +334,21 @@ impl Gateway {
 
     /// Returns the processor time that all its threads have used.
     pub fn cpu(&self) -> Duration {
-        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.id())).expect("its threads");
-        let of = |path: PathBuf| {
-            let text = std::fs::read_to_string(path.join("schedstat")).unwrap_or_default();
-            text.split(' ').next().and_then(|word| word.parse().ok()).unwrap_or(0)
-        };
-        Duration::from_nanos(tasks.map(|task| of(task.expect("a thread").path())).sum())
+        cpu_of(self.id())
     }
 
     /// Returns a field of its `/proc/PID/status`, such as `VmRSS:`, in MiB.
     pub fn memory_mib(&self, field: &str) -> u64 {
+        self.memory_kib(field) / 1024
+    }
+
+    /// Returns a field of its `/proc/PID/status`, such as `VmRSS:`, in KiB.
+    pub fn memory_kib(&self, field: &str) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.id()));
         let status = status.expect("its status");
         let line = status.lines().find_map(|line| line.strip_prefix(field)).expect(field);
         let kib = line.split_whitespace().next().and_then(|word| word.parse::<u64>().ok());
-        kib.expect("a number") / 1024
+        kib.expect("a number")
     }
 
     pub fn signal(&self, name: &str) {

@@ -1,5 +1,6 @@
 //! Runs the tasks of the repository: `cargo xtask check | test | ci | soak`, and each of their steps.
 
+mod bench;
 mod boundaries;
 mod checks;
 mod ci;
@@ -54,6 +55,10 @@ their steps, and tools:
   torture [WHAT [COUNT [SEED]]]
                           kill, starve and cut off the real gateway, and check every promise:
                           all, kills, children, io, disks, outages, replicas, drops
+  bench [--only TEXT] [--rounds N] [--ms N] [--against URL [--tool NAME]]
+                          measure the gateway beside its upstream and a reverse proxy, and write
+                          docs/benchmarks.md. With options nothing is written: --only measures the
+                          work with this in its name, --against another gateway in the same rounds
   compare-path REVISION
   compare-records REVISION [all|sqlite|postgres|verify]
                           measure what the path or the records cost beside an earlier release, in turns
@@ -108,6 +113,7 @@ fn command() -> Result<()> {
         ["fuzz"] => fuzz::run(fuzz::SECONDS),
         ["fuzz", seconds] => fuzz::run(seconds.parse()?),
         ["torture", rest @ ..] => setup::torture(rest),
+        ["bench", rest @ ..] => bench::run_with(rest),
         ["compare-path", revision] => compare::path_against(revision),
         ["compare-records", revision] => compare::run_against(revision, "all"),
         ["compare-records", revision, what] => compare::run_against(revision, what),

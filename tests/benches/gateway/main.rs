@@ -1,0 +1,206 @@
+//! Measures the whole gateway beside its upstream, called directly, and beside a reverse proxy that does nothing else.
+//!
+//! All are measured in turns, so that other load of the machine affects all of them. `cargo xtask bench` builds the
+//! gateway, runs this, and writes the tables to `docs/benchmarks.md`.
+#![allow(clippy::unwrap_used, clippy::print_stdout, clippy::expect_used, clippy::panic)]
+
+mod load;
+mod report;
+mod servers;
+
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+use load::{Era, Target, Work};
+use report::{Row, Samples};
+use servers::{ECHO, Server};
+use toolbooth_tests::{Gateway, Place};
+
+/// The tools of a server, where its list is measured.
+const MANY_TOOLS: usize = 5_000;
+/// The tools of a server, where the start is measured.
+const SOME_TOOLS: usize = 100;
+/// The calls after which memory is measured, twice.
+const CALLS: usize = 50_000;
+const STARTS: usize = 5;
+const SYNCS: usize = 200;
+
+/// What is measured for each target.
+const WORKS: [(&str, Era, usize, Work); 7] = [
+    ("100 bytes, 1 client", Era::Modern, 1, Work::Echo(100)),
+    ("100 bytes, 16 clients", Era::Modern, 16, Work::Echo(100)),
+    ("100 bytes, 16 clients with sessions", Era::Legacy, 16, Work::Echo(100)),
+    ("100 bytes, 64 clients", Era::Modern, 64, Work::Echo(100)),
+    ("10 kB, 16 clients", Era::Modern, 16, Work::Echo(10_000)),
+    ("1 MB, 16 clients", Era::Modern, 16, Work::Echo(1_000_000)),
+    ("list of 5,000 tools, 4 clients", Era::Modern, 4, Work::List),
+];
+
+struct Options {
+    rounds: usize,
+    time: Duration,
+    /// Only the work with this in its name.
+    only: String,
+    /// Another gateway before the same upstream, and its name of the tool.
+    against: Option<Target>,
+}
+
+impl Options {
+    fn of(words: &[&str]) -> Self {
+        let after = |name: &str| {
+            let at = words.iter().position(|word| *word == name)?;
+            Some(*words.get(at + 1).unwrap_or_else(|| panic!("{name} needs a value")))
+        };
+        let number = |name: &str| after(name).map(|text| text.parse().expect(name));
+        let against = after("--against").map(|url| {
+            let rest = url.strip_prefix("http://").expect("a URL that begins with http://");
+            let (address, path) = rest.split_once('/').unwrap_or((rest, "mcp"));
+            let tool = after("--tool").unwrap_or(ECHO).to_owned();
+            Target { name: "other", address: address.into(), path: format!("/{path}"), tool }
+        });
+        Self {
+            rounds: number("--rounds").unwrap_or(5),
+            time: Duration::from_millis(number("--ms").unwrap_or(1_500) as u64),
+            only: after("--only").unwrap_or_default().to_owned(),
+            against,
+        }
+    }
+}
+
+/// A gateway before an upstream, in a folder of its own.
+struct Governed {
+    place: Place,
+    gateway: Gateway,
+}
+
+impl Governed {
+    fn start(upstream: &Server) -> Self {
+        let place = Place::new();
+        let settings = format!(
+            "[results]\ninline_bytes = 0\n[discovery]\nnew_tools = \"allow\"\n[servers.up]\nurl = \"http://{}/mcp\"\n",
+            upstream.address
+        );
+        place.write("toolbooth.toml", &settings);
+        let gateway = place.serve();
+        Self { place, gateway }
+    }
+
+    fn target(&self) -> Target {
+        target("Toolbooth", &self.gateway.address, "up_echo")
+    }
+}
+
+fn target(name: &'static str, address: &str, tool: &str) -> Target {
+    Target { name, address: address.to_owned(), path: "/mcp".to_owned(), tool: tool.to_owned() }
+}
+
+/// Returns how long it takes to sync a block that was appended to a file.
+fn sync_times(place: &Place) -> Vec<Duration> {
+    let mut file = std::fs::File::create(place.path().join("synced")).unwrap();
+    let mut times: Vec<Duration> = (0..SYNCS)
+        .map(|_| {
+            file.write_all(&[7; 4_096]).unwrap();
+            let began = Instant::now();
+            file.sync_data().unwrap();
+            began.elapsed()
+        })
+        .collect();
+    times.sort_unstable();
+    times
+}
+
+async fn throughput(options: &Options) -> Vec<Row> {
+    let mut rows = Vec::new();
+    for (name, era, clients, work) in WORKS {
+        if !name.contains(&options.only) {
+            continue;
+        }
+        let tools = if matches!(work, Work::List) { MANY_TOOLS } else { 1 };
+        let upstream = Server::start(&["upstream", &tools.to_string()]);
+        let proxy = Server::start(&["proxy", &upstream.address]);
+        let governed = Governed::start(&upstream);
+        let mut targets = vec![
+            target("direct", &upstream.address, ECHO),
+            target("reverse proxy", &proxy.address, ECHO),
+            governed.target(),
+        ];
+        if !matches!(work, Work::List) {
+            targets.extend(options.against.clone());
+        }
+        let cpu = |target: usize| match target {
+            1 => proxy.cpu(),
+            2 => governed.gateway.cpu(),
+            _ => Duration::ZERO,
+        };
+        let mut samples = vec![Samples::default(); targets.len()];
+        // The first round is not counted: caches are filled.
+        for round in 0..=options.rounds {
+            let first = round % targets.len();
+            for turn in 0..targets.len() {
+                let index = (first + turn) % targets.len();
+                let before = cpu(index);
+                let target = targets.get(index).unwrap();
+                let done = load::run(target, era, clients, work, options.time).await;
+                if round > 0 {
+                    samples.get_mut(index).unwrap().add(&done, cpu(index) - before);
+                }
+            }
+        }
+        eprintln!("{name}: {}", report::line(&targets, &samples));
+        rows.push(Row { name, targets, samples });
+        governed.gateway.stop();
+        governed.place.assert_sound();
+    }
+    rows
+}
+
+async fn memory() -> [u64; 3] {
+    let upstream = Server::start(&["upstream", &SOME_TOOLS.to_string()]);
+    let governed = Governed::start(&upstream);
+    let target = governed.target();
+    load::calls(&target, 1, 16).await;
+    let mut measured = [governed.gateway.memory_kib("VmRSS:"); 3];
+    for kib in measured.iter_mut().skip(1) {
+        load::calls(&target, 16, CALLS).await;
+        *kib = governed.gateway.memory_kib("VmRSS:");
+    }
+    measured
+}
+
+/// Returns how long it takes from the start of the gateway to the first call that is answered.
+async fn starts() -> Vec<Duration> {
+    let upstream = Server::start(&["upstream", &SOME_TOOLS.to_string()]);
+    let Governed { place, gateway } = Governed::start(&upstream);
+    gateway.stop();
+    let mut times = Vec::new();
+    for _ in 0..STARTS {
+        let began = Instant::now();
+        let gateway = place.serve();
+        load::calls(&target("Toolbooth", &gateway.address, "up_echo"), 1, 1).await;
+        times.push(began.elapsed());
+        gateway.stop();
+    }
+    times.sort_unstable();
+    times
+}
+
+fn main() {
+    let words: Vec<String> = std::env::args().skip(1).filter(|word| word != "--bench").collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    if servers::run(&words) {
+        return;
+    }
+    let program = toolbooth_tests::target().join("release/toolbooth");
+    let chosen = std::env::var_os("TOOLBOOTH_BIN").is_some_and(|chosen| *chosen == *program);
+    assert!(chosen, "run `cargo xtask bench`, or set TOOLBOOTH_BIN={}", program.display());
+    let options = Options::of(&words);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let rows = runtime.block_on(throughput(&options));
+    if !options.only.is_empty() {
+        return;
+    }
+    let memory = runtime.block_on(memory());
+    let starts = runtime.block_on(starts());
+    let syncs = sync_times(&Place::new());
+    print!("{}", report::tables(&rows, memory, &starts, &syncs));
+}
