@@ -4,6 +4,8 @@
 //!
 //! Path: 1, 10. Doc: front-doors.md#approvals
 
+use std::sync::Arc;
+
 use axum::body::Body;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Extension, Path, Query, State};
@@ -36,7 +38,7 @@ pub(super) struct Approvals {
 }
 
 pub(super) async fn list(
-    State(door): State<HttpDoor>,
+    State(door): State<Arc<HttpDoor>>,
     Extension(caller): Extension<Caller>,
     query: Result<Query<Approvals>, QueryRejection>,
 ) -> Response {
@@ -64,7 +66,7 @@ pub(super) async fn list(
 }
 
 pub(super) async fn show(
-    State(door): State<HttpDoor>,
+    State(door): State<Arc<HttpDoor>>,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
 ) -> Response {
@@ -89,7 +91,7 @@ struct Decision {
 }
 
 pub(super) async fn decide(
-    State(door): State<HttpDoor>,
+    State(door): State<Arc<HttpDoor>>,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
     headers: HeaderMap,

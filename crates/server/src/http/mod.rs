@@ -110,6 +110,9 @@ pub async fn serve(
 
 fn router(door: HttpDoor, ending: &CancellationToken) -> Router {
     let endpoint = mcp::Endpoint::new(door.gateway.clone(), door.limits.sessions, ending);
+    let endpoint = Arc::new(endpoint);
+    // Shared, since the router clones its state for each request.
+    let door = Arc::new(door);
     let names = Arc::clone(&door.names);
     let protocol = Router::new()
         .route("/mcp", any(mcp::everything))
@@ -127,11 +130,11 @@ fn router(door: HttpDoor, ending: &CancellationToken) -> Router {
         .route("/v1/tools", get(routes::tools))
         .route("/v1/discover", post(routes::discover))
         .method_not_allowed_fallback(routes::method_not_allowed)
-        .with_state(door.clone());
+        .with_state(Arc::clone(&door));
     let health = Router::new()
         .route("/healthz", get(routes::healthz))
         .route("/readyz", get(routes::readyz))
-        .with_state(door.clone());
+        .with_state(Arc::clone(&door));
     let health = match &door.resource {
         Some(own) => health.merge(resource::routes(Arc::clone(own))),
         None => health,
@@ -170,7 +173,7 @@ fn not_authenticated(
 pub(crate) struct ValidFor(pub(crate) Option<Duration>);
 
 async fn authenticate(
-    State(door): State<HttpDoor>,
+    State(door): State<Arc<HttpDoor>>,
     Extension(connection): Extension<Connection>,
     request: Request,
     next: Next,

@@ -2,6 +2,8 @@
 //!
 //! Path: 10. Doc: front-doors.md#records
 
+use std::sync::Arc;
+
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Extension, Path, Query, State};
 use axum::response::{IntoResponse, Json, Response};
@@ -58,7 +60,7 @@ pub(super) struct Receipts {
 }
 
 pub(super) async fn receipts(
-    State(door): State<HttpDoor>,
+    State(door): State<Arc<HttpDoor>>,
     Extension(caller): Extension<Caller>,
     query: Result<Query<Receipts>, QueryRejection>,
 ) -> Response {
@@ -89,7 +91,7 @@ pub(super) async fn receipts(
 }
 
 pub(super) async fn receipt(
-    State(door): State<HttpDoor>,
+    State(door): State<Arc<HttpDoor>>,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
 ) -> Response {
@@ -120,7 +122,7 @@ pub(super) struct Logs {
 }
 
 pub(super) async fn agent_logs(
-    State(door): State<HttpDoor>,
+    State(door): State<Arc<HttpDoor>>,
     Extension(caller): Extension<Caller>,
     query: Result<Query<Logs>, QueryRejection>,
 ) -> Response {
@@ -169,7 +171,7 @@ pub(super) async fn agent_logs(
 }
 
 pub(super) async fn agent_log(
-    State(door): State<HttpDoor>,
+    State(door): State<Arc<HttpDoor>>,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
 ) -> Response {

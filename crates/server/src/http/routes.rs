@@ -2,6 +2,8 @@
 //!
 //! Path: 1, 10. Doc: front-doors.md#http
 
+use std::sync::Arc;
+
 use axum::body::Body;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Extension, Path, Query, State};
@@ -30,7 +32,7 @@ impl Drop for CancelOnDrop {
 }
 
 pub(super) async fn call(
-    State(door): State<HttpDoor>,
+    State(door): State<Arc<HttpDoor>>,
     Extension(caller): Extension<Caller>,
     headers: HeaderMap,
     body: Body,
@@ -123,7 +125,7 @@ fn no_such_call() -> Response {
 
 /// Serves the state of an asynchronous call of this caller, with its result once it has ended.
 pub(super) async fn queued(
-    State(door): State<HttpDoor>,
+    State(door): State<Arc<HttpDoor>>,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
 ) -> Response {
@@ -136,7 +138,7 @@ pub(super) async fn queued(
 
 /// Requests the cancellation of an asynchronous call of this caller.
 pub(super) async fn cancel(
-    State(door): State<HttpDoor>,
+    State(door): State<Arc<HttpDoor>>,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
 ) -> Response {
@@ -164,7 +166,7 @@ pub(super) struct Page {
 }
 
 pub(super) async fn tools(
-    State(door): State<HttpDoor>,
+    State(door): State<Arc<HttpDoor>>,
     Extension(caller): Extension<Caller>,
     page: Result<Query<Page>, QueryRejection>,
 ) -> Response {
@@ -217,7 +219,7 @@ pub(super) async fn tools(
 
 /// Refreshes the tools of every source; only for operators.
 pub(super) async fn discover(
-    State(door): State<HttpDoor>,
+    State(door): State<Arc<HttpDoor>>,
     Extension(caller): Extension<Caller>,
 ) -> Response {
     if let Err(error) = door.gateway.proxy.operator(&caller) {
@@ -231,7 +233,7 @@ pub(super) async fn healthz() -> Response {
     Json(json!({ "ok": true })).into_response()
 }
 
-pub(super) async fn readyz(State(door): State<HttpDoor>) -> Response {
+pub(super) async fn readyz(State(door): State<Arc<HttpDoor>>) -> Response {
     match (door.readiness)().await {
         Ok(()) => Json(json!({ "ok": true })).into_response(),
         Err(error) => {

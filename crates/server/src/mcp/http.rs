@@ -27,13 +27,13 @@ use super::listen;
 use super::notifications::Lists;
 use super::outgoing::OUTGOING_MAX;
 use super::reply::{self, Accepted};
+use super::request_future::RequestFuture;
 use super::rpc_error::RpcError;
 use super::sessions::{BATCHES, Initialize, NO_BATCHES, Session, SessionLimits, Sessions};
 use crate::error::NoSession;
 use crate::http::{Held, ValidFor, read_json};
 
 /// The MCP endpoint: the door and its sessions.
-#[derive(Clone)]
 pub(crate) struct Endpoint {
     door: Door,
     sessions: Sessions,
@@ -55,7 +55,7 @@ impl Endpoint {
 
 /// Serves `/mcp`.
 pub(crate) async fn everything(
-    State(endpoint): State<Endpoint>,
+    State(endpoint): State<Arc<Endpoint>>,
     Extension(caller): Extension<Caller>,
     request: HttpRequest,
 ) -> Response {
@@ -64,7 +64,7 @@ pub(crate) async fn everything(
 
 /// Serves `/mcp/NAME`, a tool set.
 pub(crate) async fn toolset(
-    State(endpoint): State<Endpoint>,
+    State(endpoint): State<Arc<Endpoint>>,
     Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
     request: HttpRequest,
@@ -74,7 +74,7 @@ pub(crate) async fn toolset(
 }
 
 async fn serve(
-    endpoint: Endpoint,
+    endpoint: Arc<Endpoint>,
     caller: Caller,
     toolset: Option<Arc<str>>,
     request: HttpRequest,
@@ -114,7 +114,7 @@ fn bad(request: Option<&Request>, code: i64, message: &str) -> Box<Response> {
 
 /// One HTTP request.
 struct Visit {
-    endpoint: Endpoint,
+    endpoint: Arc<Endpoint>,
     caller: Caller,
     /// The remaining time of the caller's credentials, if they expire.
     valid_for: Option<Duration>,
@@ -296,12 +296,14 @@ impl Visit {
             return Ok(reply::stream(receiver, Some(guard)));
         }
         let wants_notices = client.log_level.is_some() || exchange::progress_token(&meta).is_some();
-        let (door, held) = (door.clone(), self.held);
-        tokio::spawn(async move {
-            exchange::run(&door, &client, request, meta, stop, None, outgoing).await;
+        let (endpoint, held) = (Arc::clone(&self.endpoint), self.held);
+        let running = RequestFuture::new(async move {
+            exchange::run(&endpoint.door, &client, request, meta, stop, None, outgoing).await;
             drop(held);
         });
-        Ok(reply::reply(Era::Modern, accepted, wants_notices, receiver, Some(guard)).await)
+        let reply =
+            reply::reply(Era::Modern, accepted, wants_notices, running, receiver, Some(guard));
+        Ok(reply.await)
     }
 
     /// Compares the head with the body. The headers that repeat arguments are compared when the tool is
@@ -331,14 +333,13 @@ impl Visit {
         let client = session.client();
         let wants_notices = client.log_level.is_some() || exchange::progress_token(&meta).is_some();
         let (outgoing, receiver) = mpsc::channel(OUTGOING_MAX);
-        let door = self.endpoint.door.clone();
         // In the legacy era a closed connection does not cancel the request.
-        let held = self.held;
-        tokio::spawn(async move {
-            session.run(&door, client, request, meta, running, outgoing).await;
+        let (endpoint, held) = (Arc::clone(&self.endpoint), self.held);
+        let running = RequestFuture::new(async move {
+            session.run(&endpoint.door, client, request, meta, running, outgoing).await;
             drop(held);
         });
-        Ok(reply::reply(Era::Legacy, accepted, wants_notices, receiver, None).await)
+        Ok(reply::reply(Era::Legacy, accepted, wants_notices, running, receiver, None).await)
     }
 
     fn initialize(&self, request: &Request) -> Served {

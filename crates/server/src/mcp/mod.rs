@@ -25,6 +25,7 @@ mod outgoing;
 mod reply;
 mod rpc_error;
 mod search;
+mod request_future;
 mod session_table;
 mod sessions;
 mod stdio;

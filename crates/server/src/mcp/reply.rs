@@ -25,6 +25,7 @@ use toolbooth_mcp::code;
 
 use super::codec::{Fault, Id, error_answer};
 use super::outgoing::{Answer, Outgoing};
+use super::request_future::RequestFuture;
 use super::rpc_error::RpcError;
 use crate::http::Problem;
 
@@ -104,8 +105,8 @@ pub(super) fn fault(fault: &Fault) -> Response {
     document(StatusCode::BAD_REQUEST, fault.answer())
 }
 
-/// Answers with the messages of `outgoing`. A response that is dropped before its answer drops
-/// `guard`.
+/// Answers with the messages of `outgoing`, which `running` sends. A response that is dropped before its
+/// answer drops `guard`.
 pub(super) async fn reply(
     era: Era,
     accepted: Accepted,
@@ -116,6 +117,7 @@ pub(super) async fn reply(
     let quiet = sleep(KEEP_ALIVE);
     tokio::pin!(quiet);
     loop {
+    mut running: RequestFuture,
         tokio::select! {
             first = outgoing.recv() => match first {
                 Some(Outgoing::Answer(Answer { message, error })) => {
@@ -123,6 +125,7 @@ pub(super) async fn reply(
                     let status = status(era, error);
                     // A stream of events always has status 200, so it cannot carry another status.
                     return if accepted.json || status != StatusCode::OK {
+            biased;
                         document(status, message)
                     } else {
                         events(Stream::ended(event(&message)))
@@ -145,6 +148,7 @@ pub(super) async fn reply(
                     let body = Body::new(stream);
                     return ([(CONTENT_TYPE, "application/json")], body).into_response();
                 }
+            () = running.end() => (),
                 let beat = Bytes::from_static(HEARTBEAT);
                 return events(Stream::begun(Form::Events, beat, outgoing, guard));
             }
@@ -304,7 +308,9 @@ mod tests {
         {
             let (outgoing, receiver) = mpsc::channel(1);
             // Without a message, the head is sent when `KEEP_ALIVE` has passed.
-            let response = reply(Era::Modern, accepted, wants_notices, receiver, None).await;
+            let running = RequestFuture::new(std::future::pending());
+            let response =
+                reply(Era::Modern, accepted, wants_notices, running, receiver, None).await;
             let kind = response.headers()[CONTENT_TYPE].to_str().unwrap().to_owned();
             let is_json = accepted.json && !wants_notices;
             assert_eq!(kind, if is_json { "application/json" } else { "text/event-stream" });
