@@ -28,6 +28,7 @@ mod shadow;
 mod shown;
 mod state;
 mod stops;
+mod tool_documents;
 mod trail;
 mod view;
 mod view_cache;
@@ -55,6 +56,7 @@ pub use requests::{
     UpstreamRefusal, Upstreams,
 };
 pub use state::{DeniedAuthentication, ProxyParts};
+pub use tool_documents::{DocumentForm, ToolDocuments};
 pub use toolbooth_audit::approvals::{ApprovalFilter, Decided};
 pub use toolbooth_audit::ledger::Moment;
 pub use toolbooth_audit::reads::{LogFilter, ReceiptFilter};

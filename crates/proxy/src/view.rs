@@ -15,6 +15,7 @@ use toolbooth_registry::discovered::tool_id;
 use toolbooth_registry::search::SearchIndex;
 use toolbooth_registry::{RegisteredItem, RegisteredTool, item_id};
 
+use crate::tool_documents::{DocumentForm, ToolBits, ToolDocuments};
 use crate::view_cache::{Derived, ListingDigests};
 use crate::world::{World, policy_item};
 
@@ -71,6 +72,40 @@ impl View {
     #[must_use]
     pub fn all(&self, after: Option<&str>, limit: usize) -> (Vec<Visible>, Option<String>) {
         self.page(after, limit, |tool| self.knows(tool, self.world.status(tool)))
+    }
+
+    /// Returns the documents of the tools for agents, as `write` writes them in a form. They are written once for all
+    /// callers who see the same tools.
+    #[must_use]
+    pub fn documents(
+        &self,
+        form: DocumentForm,
+        write: impl Fn(&Visible) -> String,
+    ) -> Arc<ToolDocuments> {
+        let set = self.toolset.as_ref();
+        let written = self.derived.documents.of(&self.caller, set, || self.listed_bits());
+        written.of(form, || {
+            let tools = self.world.registry.list(None, usize::MAX, |tool| self.lists(tool)).0;
+            let documents = tools.into_iter().map(|tool| {
+                let id = tool.id().as_str().into();
+                (id, write(&self.visible(tool)))
+            });
+            ToolDocuments::new(documents)
+        })
+    }
+
+    /// Returns which tools are listed, in the order of the registry.
+    fn listed_bits(&self) -> ToolBits {
+        let mut bits = Vec::new();
+        for (at, tool) in self.world.registry.iter().enumerate() {
+            if at % 64 == 0 {
+                bits.push(0_u64);
+            }
+            if let Some(last) = bits.last_mut().filter(|_| self.lists(tool)) {
+                *last |= 1 << (at % 64);
+            }
+        }
+        bits.into_boxed_slice()
     }
 
     fn lists(&self, tool: &RegisteredTool) -> bool {

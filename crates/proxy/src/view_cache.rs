@@ -1,4 +1,4 @@
-//! Search indices and listing digests of one world, computed once for each caller and tool set.
+//! Search indices, listing digests and tool documents of one world, computed once for each caller and tool set.
 //!
 //! Path: 3. Doc: registry.md#search
 
@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use toolbooth_contracts::Caller;
 use toolbooth_registry::search::SearchIndex;
 
+use crate::tool_documents::DocumentCache;
 use crate::world::World;
 
 /// Callers and tool sets with cached values at once.
@@ -24,6 +25,8 @@ pub(crate) struct Derived {
     pub(crate) indices: PerView<Arc<SearchIndex>>,
     /// Digests that change exactly when a listing changes.
     pub(crate) digests: PerView<ListingDigests>,
+    /// The documents of tools.
+    pub(crate) documents: DocumentCache,
 }
 
 /// Digests of a caller's listings: each changes exactly when that listing changes. For comparisons

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 use toolbooth_tests::Place;
-use toolbooth_tests::mcp::Peer;
+use toolbooth_tests::mcp::{BATCHES, Peer, Session, modern, modern_headers, request, send};
 
 use super::code;
 
@@ -16,9 +16,10 @@ const LISTINGS: [&str; 4] =
 /// Returns a place with more tools than one page holds.
 fn large() -> Place {
     let place = Place::new();
+    let description = "d".repeat(15 << 10);
     let tools: Vec<Value> = (0..600)
         .map(|n| {
-            json!({ "name": format!("os.tool_{n}"), "description": "d", "input_schema": {"type": "object"},
+            json!({ "name": format!("os.tool_{n}"), "description": description, "input_schema": {"type": "object"},
                 "output_schema": {} })
         })
         .collect();
@@ -80,4 +81,37 @@ fn a_cursor_is_good_for_its_own_listing_alone() {
             assert_eq!(code(&answer), -32_602, "{} {cursor}: {answer}", peer.name());
         }
     }
+}
+
+#[test]
+fn a_page_is_as_large_as_the_form_of_its_answer_allows() {
+    let place = large();
+    let gateway = place.serve();
+    let message = modern(1, "tools/list", json!({}));
+    let page = |accept: &str| {
+        let mut headers = modern_headers(&message);
+        headers.push(("Accept".to_owned(), accept.to_owned()));
+        headers.push(("Content-Type".to_owned(), "application/json".to_owned()));
+        let headers: Vec<(&str, &str)> =
+            headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        send(&gateway.address, "POST", &headers, message.to_string().as_bytes()).answer()
+    };
+    // A document of a tool has 16 KiB at most; the other members of an answer have less than 1 KiB.
+    let fills = |what: &str, bytes: usize, most: usize| {
+        assert!((most - (16 << 10)..most + (1 << 10)).contains(&bytes), "{what}: {bytes}");
+    };
+    let both = "application/json, text/event-stream";
+    let document = page(both);
+    let stated = document.header("content-length").and_then(|length| length.parse().ok());
+    let document = document.bytes();
+    assert_eq!(stated, Some(document.len()));
+    fills("a document", document.len(), 8 << 20);
+    assert_eq!(page(both).bytes(), document, "it is the same each time");
+    let event = page("text/event-stream").event().unwrap();
+    fills("an event", event.to_string().len(), 1 << 20);
+    assert!(event["result"]["nextCursor"].is_string() && !names(&event).is_empty());
+    let session = Session::of(&gateway.address, BATCHES);
+    let batch = session.post(&json!([request(1, "tools/list", json!({}))])).answer().json();
+    fills("a batch", batch.to_string().len(), 256 << 10);
+    assert!(batch[0]["result"]["nextCursor"].is_string() && !names(&batch[0]).is_empty());
 }

@@ -10,6 +10,7 @@ use toolbooth_contracts::conversation::LogLevel;
 use toolbooth_contracts::{CallContext, Caller};
 use toolbooth_mcp::{Era, code, version};
 
+use super::page::DOCUMENT_PAGE_BYTES;
 use super::rpc_error::RpcError;
 
 /// The client of one request.
@@ -29,6 +30,8 @@ pub(super) struct Client {
     pub(super) toolset: Option<Arc<str>>,
     /// The headers of the request that repeat arguments; `None` for a transport without headers.
     pub(super) param_headers: Option<HeaderMap>,
+    /// Bytes of the tools on one page of a listing.
+    pub(super) page_bytes: usize,
 }
 
 impl Client {
@@ -44,6 +47,7 @@ impl Client {
             capabilities,
             toolset,
             param_headers: None,
+            page_bytes: DOCUMENT_PAGE_BYTES,
         }
     }
 
@@ -63,6 +67,7 @@ impl Client {
             capabilities: Vec::new(),
             toolset,
             param_headers: None,
+            page_bytes: DOCUMENT_PAGE_BYTES,
         }
     }
 
@@ -211,6 +216,7 @@ mod tests {
             capabilities: Vec::new(),
             toolset: None,
             param_headers: None,
+            page_bytes: DOCUMENT_PAGE_BYTES,
         };
         let own = client.context(&Map::new());
         assert_eq!(

@@ -3,12 +3,10 @@
 //! Path: 10. Doc: front-doors.md#listings
 
 use serde_json::{Map, Value, json};
-use toolbooth_proxy::Visible;
-
-use super::client::Client;
+use toolbooth_proxy::{DocumentForm, Visible};
 
 /// Returns the document of a tool in a listing.
-pub(super) fn tool_document(visible: &Visible, client: &Client) -> Value {
+pub(super) fn tool_document(visible: &Visible, form: DocumentForm) -> Value {
     let declared = toolbooth_proxy::declaration(visible);
     let mut tool = Map::new();
     tool.insert("name".to_owned(), json!(declared.wire_name));
@@ -19,7 +17,7 @@ pub(super) fn tool_document(visible: &Visible, client: &Client) -> Value {
     }
     let input = if declared.parameters.is_object() { declared.parameters } else { json!({}) };
     tool.insert("inputSchema".to_owned(), with_object_type(input));
-    if let Some(output) = declared.output_schema.filter(|schema| is_listed(schema, client)) {
+    if let Some(output) = declared.output_schema.filter(|schema| is_listed(schema, form)) {
         tool.insert("outputSchema".to_owned(), output);
     }
     if let Some(hints) = declared.annotations {
@@ -41,7 +39,8 @@ fn with_object_type(mut schema: Value) -> Value {
 
 /// Whether an output schema is listed. Legacy clients accept only output schemas of objects. The
 /// schemas `true` and `false` are useless to every client.
-fn is_listed(schema: &Value, client: &Client) -> bool {
+fn is_listed(schema: &Value, form: DocumentForm) -> bool {
     schema.is_object()
-        && (client.is_modern() || schema.get("type").and_then(Value::as_str) == Some("object"))
+        && (form == DocumentForm::Modern
+            || schema.get("type").and_then(Value::as_str) == Some("object"))
 }

@@ -19,6 +19,7 @@ use super::client::Client;
 use super::codec::{Body, Request};
 use super::greeting;
 use super::notifications::Notifications;
+use super::outgoing::Answered;
 use super::rpc_error::RpcError;
 use super::{lists, tools};
 use crate::Gateway;
@@ -91,7 +92,7 @@ impl Door {
         request: Request,
         meta: Map<String, Value>,
         conversation: Conversation,
-    ) -> Result<Body, RpcError> {
+    ) -> Result<Answered, RpcError> {
         let method = request.method.clone();
         if !self.answers(&method, client) {
             return Err(RpcError::unknown_method(&method));
@@ -100,18 +101,23 @@ impl Door {
             "ping" => json!({}),
             "server/discover" => return Ok(greeting::discovered().into()),
             "tools/list" | "prompts/list" | "resources/list" | "resources/templates/list" => {
-                lists::answer(&self.gateway, &self.view(client), client, &request)?
+                let mut page = lists::answer(&self.gateway, &self.view(client), client, &request)?;
+                if client.is_modern() {
+                    stamp(&method, &mut page.rest);
+                }
+                return Ok(Answered::Page(page));
             }
             "tools/call" => {
                 let called = tools::call(&self.gateway, client, request, &meta, conversation);
-                return Ok(Body::Call(Box::new(called.await?)));
+                return Ok(Body::Call(Box::new(called.await?)).into());
             }
             _ => self.ask(client, request, &meta, conversation).await?,
         };
-        if client.is_modern() {
-            stamp(&method, &mut result);
-        } else {
-            unstamp(&mut result);
+        if let Some(members) = result.as_object_mut() {
+            match client.is_modern() {
+                true => stamp(&method, members),
+                false => unstamp(members),
+            }
         }
         Ok(result.into())
     }
@@ -289,8 +295,7 @@ fn refused(error: RequestError, uri: Option<&str>, client: &Client) -> RpcError 
 }
 
 /// Adds the members that every result of the modern era has; legacy servers do not send them.
-fn stamp(method: &str, result: &mut Value) {
-    let Some(members) = result.as_object_mut() else { return };
+fn stamp(method: &str, members: &mut Map<String, Value>) {
     members.entry("resultType").or_insert_with(|| json!("complete"));
     if matches!(
         method,
@@ -309,10 +314,8 @@ fn stamp(method: &str, result: &mut Value) {
 }
 
 /// Removes the members that results of the legacy era do not have.
-fn unstamp(result: &mut Value) {
-    if let Some(members) = result.as_object_mut() {
-        for name in ["resultType", "ttlMs", "cacheScope"] {
-            members.shift_remove(name);
-        }
+fn unstamp(members: &mut Map<String, Value>) {
+    for name in ["resultType", "ttlMs", "cacheScope"] {
+        members.shift_remove(name);
     }
 }

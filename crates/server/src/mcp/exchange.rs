@@ -75,7 +75,7 @@ pub(super) async fn send_answer(
 pub(super) async fn answer_of(mut outgoing: mpsc::Receiver<Outgoing>) -> Option<Bytes> {
     while let Some(one) = outgoing.recv().await {
         if let Outgoing::Answer(Answer { message, .. }) = one {
-            return Some(message);
+            return Some(message.whole());
         }
     }
     None

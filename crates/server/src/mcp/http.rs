@@ -263,6 +263,7 @@ impl Visit {
         let stated = client::stated(&meta).map_err(|error| refuse(&error))?;
         let client = Client {
             param_headers: Some(headers::params(&self.headers)),
+            page_bytes: accepted.page_bytes(),
             ..Client::modern(self.caller.clone(), stated, self.toolset.clone())
         };
         let door = &self.endpoint.door;
@@ -330,7 +331,7 @@ impl Visit {
                 return Err(refuse(status, Some(&request), &error));
             }
         };
-        let client = session.client();
+        let client = Client { page_bytes: accepted.page_bytes(), ..session.client() };
         let wants_notices = client.log_level.is_some() || exchange::progress_token(&meta).is_some();
         let (outgoing, receiver) = mpsc::channel(OUTGOING_MAX);
         // In the legacy era a closed connection does not cancel the request.

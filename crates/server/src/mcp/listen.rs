@@ -114,5 +114,5 @@ pub(super) async fn run(
         "_meta": { outbox::SUBSCRIPTION_ID: request.id.value() },
     });
     let message = codec::answer(&request.id, Ok(result.into()));
-    let _ = outgoing.send(Outgoing::Answer(Answer { message, error: None })).await;
+    let _ = outgoing.send(Outgoing::Answer(Answer { message: message.into(), error: None })).await;
 }

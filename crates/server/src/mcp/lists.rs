@@ -2,20 +2,27 @@
 //!
 //! Path: 10. Doc: front-doors.md#listings
 
+use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use toolbooth_contracts::port::ItemKind;
-use toolbooth_proxy::View;
+use toolbooth_proxy::{DocumentForm, View};
 
 use super::client::Client;
 use super::codec::Request;
 use super::declared::tool_document;
+use super::page::Page;
 use super::rpc_error::RpcError;
 use super::search;
 use crate::{Gateway, Listing};
 
-/// Items of one page.
-const PAGE: usize = 500;
+/// Prompts, resources or templates of one page.
+const ITEMS: usize = 500;
+
+/// Returns the documents of items, with commas between them.
+fn joined(items: impl Iterator<Item = Value>) -> Bytes {
+    items.map(|item| item.to_string()).collect::<Vec<_>>().join(",").into()
+}
 
 /// Answers one of the `…/list` methods.
 pub(super) fn answer(
@@ -23,13 +30,13 @@ pub(super) fn answer(
     view: &View,
     client: &Client,
     request: &Request,
-) -> Result<Value, RpcError> {
+) -> Result<Page, RpcError> {
     #[derive(Deserialize)]
-    struct Page {
+    struct Asked {
         #[serde(default)]
         cursor: Option<String>,
     }
-    let cursor = request.params.read::<Page>()?.cursor.filter(|cursor| !cursor.is_empty());
+    let cursor = request.params.read::<Asked>()?.cursor.filter(|cursor| !cursor.is_empty());
     let method = request.method.as_str();
     let toolset = client.toolset.as_deref().unwrap_or_default();
     // A cursor is valid for one listing of one caller in one tool set.
@@ -50,24 +57,28 @@ pub(super) fn answer(
         "resources/templates/list" => Some(("resourceTemplates", ItemKind::Template)),
         _ => None,
     };
+    let form = match client.is_modern() {
+        true => DocumentForm::Modern,
+        false => DocumentForm::Legacy,
+    };
     let (member, items, next) = match kind {
         // Callers without permission to search get the whole list.
         None if gateway.listing == Listing::Search && search::is_possible(view) => {
-            ("tools", search::tools(view, client), None)
+            ("tools", joined(search::tools(view, form).into_iter()), None)
         }
         None => {
-            let (tools, next) = view.listed(after.as_deref(), PAGE);
-            ("tools", tools.iter().map(|tool| tool_document(tool, client)).collect(), next)
+            let documents = view.documents(form, |tool| tool_document(tool, form).to_string());
+            let (items, next) = documents.page(after.as_deref(), client.page_bytes);
+            ("tools", items, next.map(str::to_owned))
         }
         Some((member, kind)) => {
-            let (items, next) = view.items(kind, after.as_deref(), PAGE);
-            (member, items.into_iter().map(|item| Value::Object(item.document)).collect(), next)
+            let (items, next) = view.items(kind, after.as_deref(), ITEMS);
+            (member, joined(items.into_iter().map(|item| Value::Object(item.document))), next)
         }
     };
-    let mut result = Map::new();
-    result.insert(member.to_owned(), Value::Array(items));
+    let mut rest = Map::new();
     if let Some(place) = next {
-        result.insert("nextCursor".to_owned(), json!(gateway.proxy.cursor(&listing, &place)));
+        rest.insert("nextCursor".to_owned(), json!(gateway.proxy.cursor(&listing, &place)));
     }
-    Ok(Value::Object(result))
+    Ok(Page { member, items, rest })
 }

@@ -5,6 +5,7 @@
 //!
 //! Path: 1, 10. Doc: front-doors.md#mcp
 
+mod answer_text;
 mod call_result;
 mod call_rules;
 mod client;
@@ -22,10 +23,11 @@ mod lists;
 mod notifications;
 mod outbox;
 mod outgoing;
+mod page;
 mod reply;
+mod request_future;
 mod rpc_error;
 mod search;
-mod request_future;
 mod session_table;
 mod sessions;
 mod stdio;

@@ -25,6 +25,7 @@ use toolbooth_mcp::code;
 
 use super::codec::{Fault, Id, error_answer};
 use super::outgoing::{Answer, Outgoing};
+use super::page::{DOCUMENT_PAGE_BYTES, EVENT_PAGE_BYTES};
 use super::request_future::RequestFuture;
 use super::rpc_error::RpcError;
 use crate::http::Problem;
@@ -62,6 +63,11 @@ impl Accepted {
             accepted.events |= matches!(kind.as_str(), "*/*" | "text/*" | "text/event-stream");
         }
         accepted
+    }
+
+    /// Returns how many bytes of tools fit on one page of a listing.
+    pub(super) fn page_bytes(self) -> usize {
+        if self.json { DOCUMENT_PAGE_BYTES } else { EVENT_PAGE_BYTES }
     }
 }
 
@@ -111,24 +117,25 @@ pub(super) async fn reply(
     era: Era,
     accepted: Accepted,
     wants_notices: bool,
+    mut running: RequestFuture,
     mut outgoing: mpsc::Receiver<Outgoing>,
     guard: Option<DropGuard>,
 ) -> Response {
     let quiet = sleep(KEEP_ALIVE);
     tokio::pin!(quiet);
     loop {
-    mut running: RequestFuture,
         tokio::select! {
+            biased;
             first = outgoing.recv() => match first {
                 Some(Outgoing::Answer(Answer { message, error })) => {
                     drop(guard.map(DropGuard::disarm));
                     let status = status(era, error);
                     // A stream of events always has status 200, so it cannot carry another status.
                     return if accepted.json || status != StatusCode::OK {
-            biased;
-                        document(status, message)
+                        let body = Body::new(message);
+                        (status, [(CONTENT_TYPE, "application/json")], body).into_response()
                     } else {
-                        events(Stream::ended(event(&message)))
+                        events(Stream::ended(event(&message.whole())))
                     };
                 }
                 Some(Outgoing::Notice(message)) if accepted.events => {
@@ -141,6 +148,7 @@ pub(super) async fn reply(
                     return refusal(StatusCode::INTERNAL_SERVER_ERROR, None, &error);
                 }
             },
+            () = running.end() => (),
             () = &mut quiet => {
                 if accepted.json && !(wants_notices && accepted.events) {
                     // White space before a JSON document is insignificant (RFC 8259, 2).
@@ -148,7 +156,6 @@ pub(super) async fn reply(
                     let body = Body::new(stream);
                     return ([(CONTENT_TYPE, "application/json")], body).into_response();
                 }
-            () = running.end() => (),
                 let beat = Bytes::from_static(HEARTBEAT);
                 return events(Stream::begun(Form::Events, beat, outgoing, guard));
             }
@@ -224,6 +231,7 @@ impl Stream {
                 if let Some(guard) = self.guard.take() {
                     drop(guard.disarm());
                 }
+                let message = message.whole();
                 Some(if form == Form::Json { message } else { event(&message) })
             }
         }
@@ -318,7 +326,7 @@ mod tests {
             for _ in 0..3 {
                 assert_eq!(piece(&mut body).await.unwrap(), beat);
             }
-            let answer = Answer { message: Bytes::from_static(b"{}"), error: None };
+            let answer = Answer { message: Bytes::from_static(b"{}").into(), error: None };
             outgoing.send(Outgoing::Answer(answer)).await.unwrap();
             let last = piece(&mut body).await.unwrap();
             assert_eq!(last, if is_json { "{}" } else { "event: message\ndata: {}\n\n" });

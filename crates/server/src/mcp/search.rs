@@ -6,9 +6,8 @@
 //! Path: 1. Doc: front-doors.md#search-listing
 
 use serde_json::{Value, json};
-use toolbooth_proxy::{SEARCH_TOOLS, View};
+use toolbooth_proxy::{DocumentForm, SEARCH_TOOLS, View};
 
-use super::client::Client;
 use super::declared::tool_document;
 
 /// The name of the tool that calls a tool from the search results.
@@ -20,7 +19,7 @@ pub(super) fn is_possible(view: &View) -> bool {
 }
 
 /// Returns the documents of the two tools.
-pub(super) fn tools(view: &View, client: &Client) -> Vec<Value> {
+pub(super) fn tools(view: &View, form: DocumentForm) -> Vec<Value> {
     let about = "Calls a tool that search_tools has found, with arguments for its inputSchema.";
     let call = json!({
         "name": CALL,
@@ -38,6 +37,6 @@ pub(super) fn tools(view: &View, client: &Client) -> Vec<Value> {
             "additionalProperties": false,
         },
     });
-    let search = view.find(SEARCH_TOOLS).map(|visible| tool_document(&visible, client));
+    let search = view.find(SEARCH_TOOLS).map(|visible| tool_document(&visible, form));
     search.into_iter().chain([call]).collect()
 }

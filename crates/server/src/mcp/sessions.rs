@@ -25,6 +25,7 @@ use super::exchange;
 use super::in_flight::{InFlight, Running, cancelled};
 use super::notifications::{Membership, SUBSCRIPTIONS_MAX};
 use super::outgoing::{Answer, OUTGOING_MAX, Outgoing};
+use super::page::BATCH_PAGE_BYTES;
 use super::rpc_error::RpcError;
 use super::session_table::{SessionTable, Tracked};
 use crate::error::NoSession;
@@ -213,7 +214,7 @@ impl Session {
                     // In its own task a request outlives the client's connection, and can still be
                     // cancelled.
                     answering.push(tokio::spawn(async move {
-                        let client = session.client();
+                        let client = Client { page_bytes: BATCH_PAGE_BYTES, ..session.client() };
                         let run = session.run(&door, client, request, meta, running, outgoing);
                         let answered = tokio::join!(run, exchange::answer_of(receiver)).1;
                         drop(held);

@@ -305,8 +305,9 @@ impl Pipe {
         while let Some(outgoing) = receiver.recv().await {
             match outgoing {
                 Outgoing::Answer(_) if stop.is_cancelled() => (),
-                Outgoing::Notice(message) | Outgoing::Answer(Answer { message, .. }) => {
-                    self.write(message).await;
+                Outgoing::Notice(message) => self.write(message).await,
+                Outgoing::Answer(Answer { message, .. }) => {
+                    self.write(message.whole()).await;
                 }
             }
         }
