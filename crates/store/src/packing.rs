@@ -6,9 +6,11 @@
 //!
 //! Doc: records.md#stores
 
+use std::cell::RefCell;
 use std::sync::LazyLock;
 
 use toolbooth_audit::LedgerError;
+use zstd::bulk::Compressor;
 
 use crate::digits::{bytes, push_hex, push_uuid, uuid};
 use crate::{Unreadable, unwritable};
@@ -35,6 +37,9 @@ const WORD: u8 = 5;
 const LARGE: usize = 4 << 10;
 /// The fastest zstd level that compresses JSON well.
 const LEVEL: i32 = 3;
+/// Maximum encoded bytes of a record that is compressed by the compressor of its thread. Making one costs as much as
+/// compressing such a record; for larger ones it would keep megabytes.
+const KEPT_MAX: usize = 64 << 10;
 /// Maximum bytes of a decoded record; no written record is that large.
 const TEXT_MAX: usize = 256 << 20;
 
@@ -196,8 +201,24 @@ pub(crate) fn pack(text: &str) -> Result<Vec<u8>, LedgerError> {
         return Ok(short);
     }
     let body = short.get(1..).unwrap_or_default();
-    let packed = zstd::bulk::compress(body, LEVEL).map_err(unwritable)?;
+    let packed = compress(body).map_err(unwritable)?;
     Ok([&[PACKED], packed.as_slice()].concat())
+}
+
+fn compress(body: &[u8]) -> std::io::Result<Vec<u8>> {
+    thread_local! {
+        static COMPRESSOR: RefCell<Option<Compressor<'static>>> = const { RefCell::new(None) };
+    }
+    if body.len() > KEPT_MAX {
+        return zstd::bulk::compress(body, LEVEL);
+    }
+    COMPRESSOR.with_borrow_mut(|kept| {
+        let compressor = match kept {
+            Some(compressor) => compressor,
+            None => kept.insert(Compressor::new(LEVEL)?),
+        };
+        compressor.compress(body)
+    })
 }
 
 /// Encodes a text. `None` if it has bytes below 0x20, which would be read as tags.
@@ -371,6 +392,15 @@ mod tests {
             for (text, number) in list.iter().zip(0..) {
                 assert_eq!(numbers.get(text.as_bytes()), Some(number), "{text}");
             }
+        }
+    }
+
+    #[test]
+    fn a_compressor_that_is_used_again_gives_what_a_new_one_gives() {
+        for size in [100, 5_000, KEPT_MAX, 200, KEPT_MAX + 1, 3_000] {
+            let body: Vec<u8> = (0..size).map(|at| b"abcde fgh"[at * at % 9]).collect();
+            let own = zstd::bulk::compress(&body, LEVEL).unwrap();
+            assert_eq!(compress(&body).unwrap(), own, "{size}");
         }
     }
 

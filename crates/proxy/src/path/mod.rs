@@ -83,7 +83,8 @@ pub(crate) async fn walk(
         }
     };
     let code = result.error.as_ref().map(|error| error.code.as_str());
-    tracing::info!(
+    // For debugging only: calls are in the records.
+    tracing::debug!(
         call.id = result.call_id,
         tool.id = result.tool_id,
         status = result.status.as_str(),

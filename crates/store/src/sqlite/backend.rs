@@ -18,7 +18,7 @@ use toolbooth_audit::backend::writer::{Backend, Failure, LogEnd};
 
 use super::connection::{Durability, connect};
 use super::folder::StoreFolder;
-use super::search_index::Found;
+use super::search_index::{Found, FoundSender};
 use super::space_monitor::SpaceMonitor;
 use super::transaction::{Transaction, failed};
 use super::{schema, unavailable, wal_checkpoint};
@@ -38,7 +38,7 @@ pub(super) struct SqliteBackend {
     /// The number of the writer in places.
     pub(super) writer_no: i64,
     /// Sends the events of each commit to the search index.
-    pub(super) written: SyncSender<Vec<Found>>,
+    pub(super) written: FoundSender,
     /// Requests a WAL checkpoint.
     pub(super) grown: SyncSender<()>,
     /// `None` after a commit with an unknown outcome, until a new connection has passed its checks.
@@ -227,8 +227,7 @@ impl Backend for SqliteBackend {
         if !batch.events.is_empty() {
             let place = |seq: u64| schema::place(self.writer_no, seq.cast_signed());
             let of = |placed: &ChainedEvent| Found::of(place(placed.event.seq), &placed.event.body);
-            // If the channel is full, the search index reads the events from the database.
-            let _ = self.written.try_send(batch.events.iter().map(of).collect());
+            self.written.send(batch.events.iter().map(of));
         }
         Ok(())
     }

@@ -12,17 +12,17 @@
 
 mod blocks;
 mod compare;
+mod handover;
 mod seal;
 mod search;
 
 pub(super) use compare::differences;
+pub(super) use handover::{FoundReceiver, FoundSender, found_channel};
 pub(super) use search::Search;
 
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
-use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior};
 use serde::Deserialize;
@@ -43,10 +43,6 @@ pub(super) const LOOKUP: &str = "lookup.db";
 const VERSION: i64 = 5;
 /// Events that one transaction adds.
 const STEP: usize = 5_000;
-/// Commits that may wait for the index; events that do not fit are read from the database.
-const WAITING_MAX: usize = 256;
-/// The time during which commits are collected before they are added.
-const GATHER: Duration = Duration::from_millis(200);
 const TABLES: &str = "
 CREATE TABLE names (no INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE) STRICT;
 CREATE TABLE ends (writer INTEGER PRIMARY KEY, size INTEGER NOT NULL) STRICT;
@@ -552,25 +548,10 @@ fn is_broken(error: &rusqlite::Error) -> bool {
         if failure.code == rusqlite::ErrorCode::Unknown)
 }
 
-/// Creates the channel from the writer to the thread that fills the index.
-pub(super) fn found_channel() -> (SyncSender<Vec<Found>>, Receiver<Vec<Found>>) {
-    std::sync::mpsc::sync_channel(WAITING_MAX)
-}
-
 /// Adds events to the index until the writer ends. The next search adds the events that are left.
-pub(super) fn serve(database: &Path, written: &Receiver<Vec<Found>>) {
+pub(super) fn serve(database: &Path, written: &FoundReceiver) {
     let mut opened = None;
-    while let Ok(mut handed) = written.recv() {
-        let since = Instant::now();
-        while handed.len() < STEP
-            && let Some(left) = GATHER.checked_sub(since.elapsed())
-        {
-            match written.recv_timeout(left) {
-                Ok(more) => handed.extend(more),
-                Err(RecvTimeoutError::Timeout) => (),
-                Err(RecvTimeoutError::Disconnected) => return,
-            }
-        }
+    while let Some(handed) = written.receive() {
         let taken = match &mut opened {
             Some((connection, lookup)) => match Lookup::take(lookup, handed) {
                 Ok(true) => Ok(()),
