@@ -2,6 +2,8 @@
 //!
 //! Doc: front-doors.md#mcp
 
+use std::sync::LazyLock;
+
 use rmcp::model::{
     CacheScope, ClientCapabilities, DiscoverResult, Implementation, InitializeRequestParams,
     ProtocolVersion, RequestMetaObject, ServerCapabilities, SubscriptionFilter,
@@ -21,12 +23,15 @@ fn members(value: &impl serde::Serialize) -> Map<String, Value> {
 
 /// Returns the `_meta` that every request of a client contains in the modern era.
 #[must_use]
-pub fn client_meta() -> Map<String, Value> {
-    members(&RequestMetaObject::with_client_context(
-        ProtocolVersion::V_2026_07_28,
-        this(),
-        ClientCapabilities::default(),
-    ))
+pub fn client_meta() -> &'static Map<String, Value> {
+    static META: LazyLock<Map<String, Value>> = LazyLock::new(|| {
+        members(&RequestMetaObject::with_client_context(
+            ProtocolVersion::V_2026_07_28,
+            this(),
+            ClientCapabilities::default(),
+        ))
+    });
+    &META
 }
 
 /// Returns the parameters of `initialize`, with which a client offers the newest legacy revision.

@@ -185,7 +185,7 @@ impl Channel {
             meta.insert("progressToken".to_owned(), Value::from(id));
         }
         if self.greeting.era == Era::Modern {
-            meta.extend(toolbooth_mcp::greeting::client_meta());
+            meta.extend(toolbooth_mcp::greeting::client_meta().clone());
             if let Some(level) = conversation.and_then(Conversation::log_level) {
                 let level = Value::from(level.as_str());
                 meta.insert("io.modelcontextprotocol/logLevel".to_owned(), level);

@@ -12,7 +12,11 @@ use crate::error::GreetingError;
 
 /// Returns the handshake request of the modern era.
 pub(super) fn discover() -> Request<'static> {
-    Request { method: "server/discover", meta: greeting::client_meta(), ..Request::default() }
+    Request {
+        method: "server/discover",
+        meta: greeting::client_meta().clone(),
+        ..Request::default()
+    }
 }
 
 /// Returns the handshake request of the legacy era.

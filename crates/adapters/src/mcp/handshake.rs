@@ -76,7 +76,7 @@ fn modern(result: RpcResult) -> Result<(Greeting, SessionHeaders), Ungreeted> {
 }
 
 fn modern_speech() -> SessionHeaders {
-    SessionHeaders { version: Some(version::modern().to_owned()), session: None }
+    SessionHeaders::new(version::modern(), None)
 }
 
 async fn discover(
@@ -130,8 +130,7 @@ pub(super) async fn initialize(line: &Line) -> Result<(Greeting, SessionHeaders)
     };
     let greeting = greeting::initialized(&result.tree())
         .map_err(|error| Ungreeted::Confused(error.to_string()))?;
-    let speech =
-        SessionHeaders { version: Some(greeting.version.clone()), session: posted.session };
+    let speech = SessionHeaders::new(&greeting.version, posted.session.as_deref());
     let body = envelope::notification("notifications/initialized", &Map::new());
     match &line.transport {
         Transport::Stdio(stdio) => stdio.notify(body).await,

@@ -34,6 +34,10 @@ const REOPEN_MAX: Duration = Duration::from_secs(30);
 /// can then be reused.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 const DRAINS_MAX: usize = 32;
+/// Bytes at the beginning of a body that an error quotes at most.
+const QUOTED_BYTES: usize = 800;
+/// Bytes that are reserved before a body arrives, if the server states its length.
+const RESERVED_BYTES: usize = 2 << 20;
 /// Timeout for ending a session.
 const DELETE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Timeout for a notification or a reply to the server.
@@ -46,10 +50,28 @@ type Body = BoxStream<'static, Result<Bytes, reqwest::Error>>;
 /// The protocol headers of a connection's requests.
 #[derive(Debug, Clone, Default)]
 pub(super) struct SessionHeaders {
-    /// The version, once it is negotiated.
-    pub(super) version: Option<String>,
-    /// The session of a legacy server.
-    pub(super) session: Option<String>,
+    all: HeaderMap,
+    has_session: bool,
+}
+
+impl SessionHeaders {
+    /// Returns the headers for a negotiated version and the session of a legacy server.
+    pub(super) fn new(version: &str, session: Option<&str>) -> Self {
+        let mut all = HeaderMap::new();
+        let mut put = |name: &str, value: &str| {
+            // The header names of the protocol are valid.
+            if let (Ok(name), Ok(value)) =
+                (name.parse::<http::HeaderName>(), HeaderValue::from_str(value))
+            {
+                all.insert(name, value);
+            }
+        };
+        put(header::VERSION, version);
+        if let Some(session) = session {
+            put(header::SESSION, session);
+        }
+        Self { all, has_session: session.is_some() }
+    }
 }
 
 /// A request to be sent.
@@ -79,6 +101,7 @@ impl From<Fault> for Posted {
 pub(super) struct Http {
     client: reqwest::Client,
     url: String,
+    parsed: Option<reqwest::Url>,
     headers: HeaderMap,
     posts: Semaphore,
     drains: Mutex<JoinSet<()>>,
@@ -117,7 +140,8 @@ impl Http {
             .tcp_nodelay(true)
             .build()?;
         let (posts, replies) = (Semaphore::new(POSTS_MAX), Semaphore::new(REPLIES_MAX));
-        Ok(Self { client, url, headers, posts, drains: Mutex::default(), replies })
+        let parsed = url.parse().ok();
+        Ok(Self { client, url, parsed, headers, posts, drains: Mutex::default(), replies })
     }
 
     fn marked(
@@ -127,18 +151,14 @@ impl Http {
         headers: HeaderMap,
     ) -> reqwest::RequestBuilder {
         let mut all = self.headers.clone();
-        let mut put = |name: &'static str, value: &Option<String>| {
-            if let Some(Ok(value)) = value.as_deref().map(HeaderValue::from_str) {
-                // The header names of the protocol are valid.
-                if let Ok(name) = name.parse::<http::HeaderName>() {
-                    all.insert(name, value);
-                }
-            }
-        };
-        put(header::VERSION, &speech.version);
-        put(header::SESSION, &speech.session);
+        all.extend(speech.all.clone());
         all.extend(headers);
-        self.client.request(method, &self.url).headers(all)
+        let request = match &self.parsed {
+            Some(url) => self.client.request(method, url.clone()),
+            // The request fails, and its error tells why.
+            None => self.client.request(method, &self.url),
+        };
+        request.headers(all)
     }
 
     /// Sends a request and reads until its response; other messages are dispatched to `incoming`.
@@ -166,8 +186,8 @@ impl Http {
         let Post { id, body, headers, sent } = post;
         let request = self
             .marked(http::Method::POST, speech, headers)
-            .header(ACCEPT, "application/json, text/event-stream")
-            .header(CONTENT_TYPE, header::JSON);
+            .header(ACCEPT, HeaderValue::from_static("application/json, text/event-stream"))
+            .header(CONTENT_TYPE, HeaderValue::from_static(header::JSON));
         let (request, handed) = tracked_body::attach(request, body);
         sent.store(true, Ordering::Release);
         let response = match request.send().await {
@@ -203,7 +223,8 @@ impl Http {
         incoming: &Incoming,
     ) -> Answered {
         let status = response.status();
-        let mut body = Vec::new();
+        let stated = response.content_length().and_then(|bytes| usize::try_from(bytes).ok());
+        let mut body = Vec::with_capacity(stated.unwrap_or_default().min(RESERVED_BYTES));
         let mut chunks = response.bytes_stream();
         while let Some(chunk) = chunks.next().await {
             body.extend_from_slice(&chunk.map_err(|error| Fault::Lost(with_causes(&error)))?);
@@ -211,15 +232,19 @@ impl Http {
                 return Err(Fault::TooLarge(MESSAGE_BYTES_MAX));
             }
         }
-        let start: String = String::from_utf8_lossy(&body).chars().take(200).collect();
-        let start = format!("HTTP {status}: {start}");
+        // What an error quotes.
+        let start = body.get(..body.len().min(QUOTED_BYTES)).unwrap_or_default().to_vec();
+        let start = || {
+            let quoted: String = String::from_utf8_lossy(&start).chars().take(200).collect();
+            format!("HTTP {status}: {quoted}")
+        };
         let mut answered = None;
         for message in envelope::read(body) {
             if let Some(answer) = self.take(speech, message, id, incoming).await {
                 answered.get_or_insert(answer);
             }
         }
-        if speech.session.is_some() && is_session_ended(status, answered.as_ref()) {
+        if speech.has_session && is_session_ended(status, answered.as_ref()) {
             sent.store(false, Ordering::Release);
             return Err(Fault::SessionEnded);
         }
@@ -227,10 +252,10 @@ impl Http {
             Some(Err(fault @ Fault::Refused(_))) => Err(fault),
             Some(Ok(result)) if status.is_success() => Ok(result),
             Some(Err(Fault::Unreadable(reason))) if status.is_success() => {
-                Err(Fault::Unreadable(format!("{start}: {reason}")))
+                Err(Fault::Unreadable(format!("{}: {reason}", start())))
             }
-            _ if status.is_success() => Err(Fault::Unreadable(start)),
-            _ => Err(Fault::Status(status.as_u16(), start)),
+            _ if status.is_success() => Err(Fault::Unreadable(start())),
+            _ => Err(Fault::Status(status.as_u16(), start())),
         }
     }
 
@@ -392,7 +417,7 @@ impl Http {
                 // The server does not offer the stream, or has ended the session.
                 Err(Some(status)) if status.is_client_error() => {
                     let unknown = matches!(status, StatusCode::NOT_FOUND | StatusCode::BAD_REQUEST);
-                    return opened && unknown && speech.session.is_some();
+                    return opened && unknown && speech.has_session;
                 }
                 Err(_) => (),
             }
@@ -420,7 +445,7 @@ impl Http {
 
     /// Ends a session.
     pub(super) async fn delete(&self, speech: &SessionHeaders) {
-        if speech.session.is_some() {
+        if speech.has_session {
             let request = self.marked(http::Method::DELETE, speech, HeaderMap::new());
             let _ = tokio::time::timeout(DELETE_TIMEOUT, request.send()).await;
         }

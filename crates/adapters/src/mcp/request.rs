@@ -5,6 +5,9 @@
 use serde_json::{Map, Value};
 use toolbooth_contracts::Arguments;
 
+/// Bytes of most requests, without their arguments.
+const HEAD_BYTES: usize = 512;
+
 /// An outgoing request.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Request<'a> {
@@ -20,34 +23,44 @@ pub(super) struct Request<'a> {
 impl Request<'_> {
     /// Returns the bytes on the wire, on one line.
     pub(super) fn bytes(&self, id: u64, meta: &Map<String, Value>) -> Vec<u8> {
-        let method = Value::from(self.method);
-        let mut out = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":{method},"params":{{"#);
+        let arguments = self.arguments.map(Arguments::on_one_line);
+        let size = arguments.as_ref().map_or(0, |text| text.len());
+        let mut out = Vec::with_capacity(size + HEAD_BYTES);
+        out.extend_from_slice(br#"{"jsonrpc":"2.0","id":"#);
+        write(&mut out, &id);
+        out.extend_from_slice(br#","method":"#);
+        write(&mut out, self.method);
+        out.extend_from_slice(br#","params":{"#);
         let mut first = true;
-        let mut member = |name: &str, value: &str| {
-            if !std::mem::take(&mut first) {
-                out.push(',');
-            }
-            out.push_str(&Value::from(name).to_string());
-            out.push(':');
-            out.push_str(value);
-        };
         for (name, value) in &self.params {
-            member(name, &value.to_string());
+            begin(&mut out, &mut first, name);
+            write(&mut out, value);
         }
-        if let Some(arguments) = self.arguments {
-            member("arguments", &arguments.on_one_line());
+        if let Some(arguments) = arguments {
+            begin(&mut out, &mut first, "arguments");
+            out.extend_from_slice(arguments.as_bytes());
         }
         if !meta.is_empty() {
-            let whole: String = meta
-                .iter()
-                .map(|(name, value)| format!("{}:{value}", Value::from(name.as_str())))
-                .collect::<Vec<_>>()
-                .join(",");
-            member("_meta", &format!("{{{whole}}}"));
+            begin(&mut out, &mut first, "_meta");
+            write(&mut out, meta);
         }
-        out.push_str("}}");
-        out.into_bytes()
+        out.extend_from_slice(b"}}");
+        out
     }
+}
+
+/// Begins the next member of an object.
+fn begin(out: &mut Vec<u8>, first: &mut bool, name: &str) {
+    if !std::mem::take(first) {
+        out.push(b',');
+    }
+    write(out, name);
+    out.push(b':');
+}
+
+fn write(out: &mut Vec<u8>, value: &(impl serde::Serialize + ?Sized)) {
+    // JSON values are always written into memory.
+    let _ = serde_json::to_writer(out, value);
 }
 
 #[cfg(test)]

@@ -223,6 +223,9 @@ pub(crate) async fn read_json(headers: &HeaderMap, body: Body) -> Result<Bytes, 
     read(body).await
 }
 
+/// How many times the bytes that have arrived are reserved for those that follow.
+const RESERVED_RATIO: usize = 4;
+
 async fn read(mut body: Body) -> Result<Bytes, Box<Problem>> {
     // A single piece is returned without a copy. Several are copied into one buffer, so that many
     // tiny pieces take little more memory than the bytes that were counted.
@@ -240,6 +243,11 @@ async fn read(mut body: Body) -> Result<Bytes, Box<Problem>> {
         } else {
             if !first.is_empty() {
                 whole.extend_from_slice(&std::mem::take(&mut first));
+            }
+            if whole.len() + piece.len() > whole.capacity() {
+                // A client must send bytes before memory for the stated rest is reserved.
+                let rest = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
+                whole.reserve(piece.len() + rest.min(whole.len() * RESERVED_RATIO));
             }
             whole.extend_from_slice(&piece);
         }
@@ -311,5 +319,30 @@ mod tests {
         let whole = read(Body::from("one piece")).await.unwrap();
         assert_eq!(whole, "one piece");
         assert_eq!(read(Body::empty()).await.unwrap(), "");
+        for sizes in [&[1usize, 2, 3][..], &[1, 0, 1], &[0, 5], &[1_000, 100_000, 7]] {
+            let pieces = (b'a'..).zip(sizes).map(|(byte, size)| vec![byte; *size].into());
+            let pieces: Vec<Bytes> = pieces.collect();
+            let whole = pieces.concat();
+            assert_eq!(read(Body::new(Pieces(pieces.into()))).await.unwrap(), whole, "{sizes:?}");
+        }
+    }
+
+    /// A body with a stated length.
+    struct Pieces(std::collections::VecDeque<Bytes>);
+
+    impl HttpBody for Pieces {
+        type Data = Bytes;
+        type Error = std::convert::Infallible;
+
+        fn poll_frame(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+            Poll::Ready(self.0.pop_front().map(|piece| Ok(Frame::data(piece))))
+        }
+
+        fn size_hint(&self) -> SizeHint {
+            SizeHint::with_exact(self.0.iter().map(|piece| piece.len() as u64).sum())
+        }
     }
 }

@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde::ser::SerializeMap;
 use serde_json::{Map, Value, json};
 use toolbooth_contracts::json::JsonText;
-use toolbooth_contracts::{ContentBlock, ToolResult};
+use toolbooth_contracts::{ContentBlock, ToolResult, payload};
 
 /// A result as `CallToolResult`.
 #[derive(Debug, Serialize)]
@@ -21,6 +21,13 @@ pub(super) struct CallResult {
     /// Present in every result of the modern era.
     #[serde(skip_serializing_if = "Option::is_none")]
     result_type: Option<&'static str>,
+}
+
+impl CallResult {
+    /// Returns the size of content and structured content as JSON, in bytes.
+    pub(super) fn bytes(&self) -> usize {
+        payload::size(&self.content, self.structured_content.as_ref())
+    }
 }
 
 /// The `_meta` of a result: members of the tool and of the gateway, which take precedence.

@@ -410,7 +410,13 @@ pub(super) fn answer(id: &Id, answered: Result<Body, RpcError>) -> Bytes {
         result: &'a Body,
     }
     match answered {
-        Ok(result) => encode(&Answer { jsonrpc: "2.0", id: id.value(), result: &result }),
+        Ok(result) => {
+            let bytes = match &result {
+                Body::Document(_) => 0,
+                Body::Call(call) => call.bytes(),
+            };
+            encode(&Answer { jsonrpc: "2.0", id: id.value(), result: &result }, bytes)
+        }
         Err(error) => error_answer(Some(id), &error),
     }
 }
@@ -418,7 +424,7 @@ pub(super) fn answer(id: &Id, answered: Result<Body, RpcError>) -> Bytes {
 /// Returns the error as an answer; its id is `null` if no id could be read.
 pub(super) fn error_answer(id: Option<&Id>, error: &RpcError) -> Bytes {
     let id = id.map_or(Value::Null, Id::value);
-    encode(&json!({ "jsonrpc": "2.0", "id": id, "error": error }))
+    encode(&json!({ "jsonrpc": "2.0", "id": id, "error": error }), 0)
 }
 
 /// Returns a notification of the gateway.
@@ -427,7 +433,7 @@ pub(super) fn notification(method: &str, params: Option<Value>) -> Bytes {
     if let (Some(params), Some(members)) = (params, message.as_object_mut()) {
         members.insert("params".to_owned(), params);
     }
-    encode(&message)
+    encode(&message, 0)
 }
 
 /// Joins the answers of a batch into one message.
@@ -485,9 +491,14 @@ fn end_of_text(message: &[u8], start: usize) -> Option<usize> {
     }
 }
 
-fn encode(message: &impl Serialize) -> Bytes {
+/// Serializes a message, of which about `bytes` are known.
+fn encode(message: &impl Serialize, bytes: usize) -> Bytes {
+    let mut text = Vec::with_capacity(bytes + 512);
     // Values of JSON are always serialisable.
-    serde_json::to_vec(message).unwrap_or_default().into()
+    if serde_json::to_writer(&mut text, message).is_err() {
+        text.clear();
+    }
+    text.into()
 }
 
 #[cfg(test)]
