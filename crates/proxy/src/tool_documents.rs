@@ -12,7 +12,7 @@ use toolbooth_contracts::Caller;
 
 /// Maximum number of sets of tools with documents.
 const SETS_MAX: usize = 32;
-/// Bytes of documents above which the oldest are dropped before others are written.
+/// Bytes of documents above which those of the oldest sets are dropped.
 const BYTES_MAX: usize = 64 << 20;
 /// Maximum number of views, a caller at a door each, of which the set of tools is remembered.
 const VIEWS_MAX: usize = 1_024;
@@ -67,20 +67,15 @@ impl ToolDocuments {
 
 /// The documents of one set of tools, in each form that was asked for.
 #[derive(Debug, Default)]
-pub(crate) struct Written([OnceLock<Arc<ToolDocuments>>; 2]);
+struct Written([OnceLock<Arc<ToolDocuments>>; 2]);
 
 impl Written {
-    pub(crate) fn of(
-        &self,
-        form: DocumentForm,
-        write: impl FnOnce() -> ToolDocuments,
-    ) -> Arc<ToolDocuments> {
+    fn form(&self, form: DocumentForm) -> &OnceLock<Arc<ToolDocuments>> {
         let [modern, legacy] = &self.0;
-        let own = match form {
+        match form {
             DocumentForm::Modern => modern,
             DocumentForm::Legacy => legacy,
-        };
-        Arc::clone(own.get_or_init(|| Arc::new(write())))
+        }
     }
 
     fn bytes(&self) -> usize {
@@ -99,22 +94,32 @@ struct Remembered {
 }
 
 impl Remembered {
-    /// Returns the documents of a set of tools. Where there are too many, those of the oldest sets are dropped.
+    /// Returns the documents of a set of tools. If there are too many sets, those of the oldest are dropped.
     fn of_set(&mut self, tools: ToolBits) -> Arc<Written> {
         if let Some((_, known)) = self.of_sets.iter().find(|(own, _)| *own == tools) {
             return Arc::clone(known);
         }
-        while self.of_sets.len() >= SETS_MAX || self.bytes() > BYTES_MAX {
-            let Some((_, oldest)) = self.of_sets.pop_front() else { break };
-            self.of_views.retain(|_, own| !Arc::ptr_eq(own, &oldest));
+        while self.of_sets.len() >= SETS_MAX {
+            self.drop_set(0);
         }
         let written = Arc::<Written>::default();
         self.of_sets.push_back((tools, Arc::clone(&written)));
         written
     }
 
-    fn bytes(&self) -> usize {
-        self.of_sets.iter().map(|(_, written)| written.bytes()).sum()
+    /// Drops the documents of the oldest sets, except those of `kept`, until at most [`BYTES_MAX`] bytes are left.
+    fn trim(&mut self, kept: &Arc<Written>) {
+        while self.of_sets.iter().map(|(_, written)| written.bytes()).sum::<usize>() > BYTES_MAX {
+            let oldest = self.of_sets.iter().position(|(_, own)| !Arc::ptr_eq(own, kept));
+            let Some(oldest) = oldest else { break };
+            self.drop_set(oldest);
+        }
+    }
+
+    fn drop_set(&mut self, at: usize) {
+        if let Some((_, dropped)) = self.of_sets.remove(at) {
+            self.of_views.retain(|_, own| !Arc::ptr_eq(own, &dropped));
+        }
     }
 }
 
@@ -127,9 +132,28 @@ impl DocumentCache {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the documents of the tools that a caller sees at a door; `tools` determines the tools at the first
-    /// use.
+    /// Returns the documents of the tools that a caller sees at a door. At the first use `tools` determines the tools,
+    /// and `write` writes their documents in that form.
     pub(crate) fn of(
+        &self,
+        (caller, toolset): (&Caller, Option<&Arc<str>>),
+        form: DocumentForm,
+        tools: impl FnOnce() -> ToolBits,
+        write: impl FnOnce() -> ToolDocuments,
+    ) -> Arc<ToolDocuments> {
+        let set = self.of_view(caller, toolset, tools);
+        let mut is_new = false;
+        let documents = set.form(form).get_or_init(|| {
+            is_new = true;
+            Arc::new(write())
+        });
+        if is_new {
+            self.lock().trim(&set);
+        }
+        Arc::clone(documents)
+    }
+
+    fn of_view(
         &self,
         caller: &Caller,
         toolset: Option<&Arc<str>>,
@@ -183,33 +207,46 @@ mod tests {
         let cache = DocumentCache::default();
         let caller = Caller::operator();
         let bits = |bits: u64| move || vec![bits].into_boxed_slice();
-        let first = cache.of(&caller, None, bits(1));
-        assert!(Arc::ptr_eq(&first, &cache.of(&caller, Some(&"same".into()), bits(1))));
-        assert!(!Arc::ptr_eq(&first, &cache.of(&caller, Some(&"other".into()), bits(3))));
-        assert!(Arc::ptr_eq(&first, &cache.of(&caller, None, || panic!("they are known"))));
+        let first = cache.of_view(&caller, None, bits(1));
+        assert!(Arc::ptr_eq(&first, &cache.of_view(&caller, Some(&"same".into()), bits(1))));
+        assert!(!Arc::ptr_eq(&first, &cache.of_view(&caller, Some(&"other".into()), bits(3))));
+        assert!(Arc::ptr_eq(&first, &cache.of_view(&caller, None, || panic!("they are known"))));
         for set in 0..2 * SETS_MAX as u64 {
-            drop(cache.of(&caller, Some(&format!("set{set}").into()), bits(set + 10)));
+            drop(cache.of_view(&caller, Some(&format!("set{set}").into()), bits(set + 10)));
             let remembered = cache.lock();
             let (sets, views) = (remembered.of_sets.len(), remembered.of_views.len());
             // Two of the views share their set.
             assert!(sets <= SETS_MAX && views <= sets + 1, "{sets} and {views}");
         }
-        assert!(!Arc::ptr_eq(&first, &cache.of(&caller, None, bits(1))), "it was dropped");
+        assert!(!Arc::ptr_eq(&first, &cache.of_view(&caller, None, bits(1))), "it was dropped");
     }
 
     #[test]
     fn the_oldest_documents_are_dropped_where_all_are_too_large() {
         let cache = DocumentCache::default();
         let caller = Caller::operator();
-        let of = |set: u64| {
-            let own = cache.of(&caller, Some(&set.to_string().into()), || vec![set].into());
-            drop(own.of(DocumentForm::Modern, || documents(&[("x", BYTES_MAX / 2 + 1)])));
-            own
+        let of = |set: u64, form, share: usize| {
+            let (toolset, mut is_new) = (set.to_string().into(), false);
+            let write = || {
+                is_new = true;
+                documents(&[("x", BYTES_MAX / share)])
+            };
+            drop(cache.of((&caller, Some(&toolset)), form, || vec![set].into(), write));
+            is_new
         };
-        let (first, second) = (of(1), of(2));
-        assert!(Arc::ptr_eq(&first, &of(1)), "both are kept until there is a third");
-        drop(of(3));
-        assert!(Arc::ptr_eq(&second, &of(2)) && cache.lock().of_sets.len() == 2);
-        assert!(!Arc::ptr_eq(&first, &of(1)));
+        let sets = || -> Vec<u64> { cache.lock().of_sets.iter().map(|(set, _)| set[0]).collect() };
+        assert!(of(1, DocumentForm::Modern, 2) && of(2, DocumentForm::Modern, 4));
+        assert!(!of(1, DocumentForm::Modern, 2), "it is known");
+        assert_eq!(sets(), [1, 2]);
+        // The second form counts too.
+        assert!(of(2, DocumentForm::Legacy, 3));
+        assert_eq!(sets(), [2]);
+        // Those that are read at present are kept, however large they are.
+        assert!(of(1, DocumentForm::Modern, 1) && of(1, DocumentForm::Legacy, 1));
+        assert_eq!(sets(), [1]);
+        assert!(of(3, DocumentForm::Modern, 100));
+        assert_eq!(sets(), [3]);
+        let remembered = cache.lock();
+        assert_eq!(remembered.of_views.len(), 1);
     }
 }

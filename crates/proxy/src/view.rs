@@ -82,16 +82,20 @@ impl View {
         form: DocumentForm,
         write: impl Fn(&Visible) -> String,
     ) -> Arc<ToolDocuments> {
-        let set = self.toolset.as_ref();
-        let written = self.derived.documents.of(&self.caller, set, || self.listed_bits());
-        written.of(form, || {
-            let tools = self.world.registry.list(None, usize::MAX, |tool| self.lists(tool)).0;
-            let documents = tools.into_iter().map(|tool| {
-                let id = tool.id().as_str().into();
-                (id, write(&self.visible(tool)))
-            });
-            ToolDocuments::new(documents)
-        })
+        let view = (&self.caller, self.toolset.as_ref());
+        self.derived.documents.of(
+            view,
+            form,
+            || self.listed_bits(),
+            || {
+                let tools = self.world.registry.list(None, usize::MAX, |tool| self.lists(tool)).0;
+                let documents = tools.into_iter().map(|tool| {
+                    let id = tool.id().as_str().into();
+                    (id, write(&self.visible(tool)))
+                });
+                ToolDocuments::new(documents)
+            },
+        )
     }
 
     /// Returns which tools are listed, in the order of the registry.
