@@ -5,6 +5,7 @@
 //! Doc: registry.md#discovery
 
 use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 use toolbooth_contracts::Guard;
@@ -13,6 +14,8 @@ use toolbooth_contracts::id::{TOOL_ID_MAX, nearest};
 use toolbooth_contracts::port::{DiscoveredTool, Listing};
 
 use crate::digest::sha256_hex;
+use crate::parallel;
+use crate::registry::ToolRegistry;
 use crate::tool::{RegisteredTool, Source};
 
 /// The operator's settings of discovered tools. A setting that is `None` falls back to the wider
@@ -95,26 +98,48 @@ impl SourcePolicy {
 /// The default trust level of discovered tools.
 const TRUST_LEVEL_DEFAULT: &str = "untrusted";
 
+/// Minimum number of tools per thread; a thread for fewer costs more than it saves.
+const TOOLS_PER_THREAD_MIN: usize = 16;
+
 /// The valid tools of `listing`, and its problems with the reasons for rejected tools. An invalid
-/// tool never affects the others.
+/// tool never affects the others. A tool that the registry `known` has from the same entry is taken from
+/// there; its tools must have been made with the same guard.
 #[must_use]
 pub fn register_all(
     source: &Source,
     listing: Listing,
     policy: &SourcePolicy,
     guard: &Guard,
-) -> (Vec<RegisteredTool>, Vec<String>) {
-    let mut problems = listing.problems;
-    let mut tools = Vec::new();
-    for tool in listing.tools {
+    known: &ToolRegistry,
+) -> (Vec<Arc<RegisteredTool>>, Vec<String>) {
+    let Listing { tools: mut listed, mut problems, .. } = listing;
+    listed.retain(|tool| {
         let taken = policy.tools.as_ref().is_none_or(|names| names.contains(&tool.name));
-        if !taken || policy.deny.contains(&tool.name) {
-            continue;
-        }
-        let entry = entry(source, &tool, policy);
-        match RegisteredTool::from_entry(&entry, source.clone(), guard) {
-            Ok(tool) => tools.push(tool),
-            Err(findings) => {
+        taken && !policy.deny.contains(&tool.name)
+    });
+    let mut unknown = Vec::new();
+    let known: Vec<Option<Arc<RegisteredTool>>> = listed
+        .iter()
+        .map(|tool| {
+            let entry = entry(source, tool, policy);
+            let digest = sha256_hex(entry.to_string().as_bytes());
+            let id = entry.get("toolId").and_then(Value::as_str).unwrap_or_default();
+            let own = known.get(id).filter(|known| known.is_of(source, &digest));
+            if own.is_none() {
+                unknown.push((entry, digest));
+            }
+            own.cloned()
+        })
+        .collect();
+    let made = parallel::map(&unknown, TOOLS_PER_THREAD_MIN, |(entry, digest)| {
+        RegisteredTool::listed(entry, digest.clone(), source.clone(), guard).map(Arc::new)
+    });
+    let (mut tools, mut made) = (Vec::new(), made.into_iter());
+    for (tool, known) in listed.iter().zip(known) {
+        match known.map_or_else(|| made.next(), |known| Some(Ok(known))) {
+            None => (),
+            Some(Ok(tool)) => tools.push(tool),
+            Some(Err(findings)) => {
                 let first = findings.first().map_or_else(String::new, |finding| {
                     format!("{}: {} ({})", finding.path, finding.message, finding.code)
                 });
@@ -238,12 +263,59 @@ mod tests {
         }
     }
 
+    /// Registers a listing where no tool is known.
+    fn register(
+        source: &Source,
+        listing: Listing,
+        policy: &SourcePolicy,
+    ) -> (Vec<Arc<RegisteredTool>>, Vec<String>) {
+        register_all(source, listing, policy, &Guard::default(), &ToolRegistry::default())
+    }
+
+    #[test]
+    fn tools_that_are_listed_again_are_not_made_again() {
+        let source = Source::Mcp("s".into());
+        let mut known = ToolRegistry::default();
+        let mut again = |listed: &[DiscoveredTool], policy: &SourcePolicy, source: &Source| {
+            let listing = Listing { tools: listed.to_vec(), ..Listing::default() };
+            let (tools, problems) =
+                register_all(source, listing, policy, &Guard::default(), &known);
+            assert!(problems.is_empty(), "{problems:?}");
+            let before = |tool: &&Arc<RegisteredTool>| {
+                known.get(tool.id().as_str()).is_some_and(|known| Arc::ptr_eq(known, tool))
+            };
+            let same = tools.iter().filter(before).count();
+            known.replace_source(source, tools);
+            same
+        };
+        let policy = SourcePolicy::default();
+        let mut listed: Vec<_> =
+            (0..100).map(|at| tool(&format!("t{at}"), json!({"type": "object"}))).collect();
+        assert_eq!(again(&listed, &policy, &source), 0);
+        assert_eq!(again(&listed, &policy, &source), 100);
+        listed[0].description = Some("other".to_owned());
+        listed[1].input_schema = json!({"type": "object", "required": ["a"]});
+        listed[2].annotations = json!({"readOnlyHint": true}).as_object().cloned();
+        listed[3].title = Some("other".to_owned());
+        listed[4].output_schema = Some(json!({"type": "object"}));
+        assert_eq!(again(&listed, &policy, &source), 95);
+        // The settings of the operator are part of the entry.
+        let own = ToolSettings { timeout_ms: Some(5), ..ToolSettings::default() };
+        let policy = SourcePolicy { overrides: [("t9".to_owned(), own)].into(), ..policy };
+        assert_eq!(again(&listed, &policy, &source), 99);
+        // A tool of another source is another tool.
+        let (first, second) = (Source::Command("a".into()), Source::Command("b".into()));
+        let listed = [tool("same", json!({"type": "object"}))];
+        let policy = SourcePolicy::default();
+        assert_eq!(again(&listed, &policy, &first), 0);
+        assert_eq!(again(&listed, &policy, &second), 0);
+    }
+
     #[test]
     fn ids_name_server_and_tool_and_keep_the_original_as_target() {
         let source = Source::Mcp("my srv".into());
         let listing = Listing { tools: vec![tool("get sum!", json!({}))], ..Listing::default() };
-        let (tools, problems) =
-            register_all(&source, listing, &SourcePolicy::default(), &Guard::default());
+        let (tools, problems) = register(&source, listing, &SourcePolicy::default());
         assert!(problems.is_empty(), "{problems:?}");
         assert_eq!(tools[0].id().as_str(), "my_srv.get_sum_");
         assert_eq!(tools[0].contract().execution.target.as_deref(), Some("get sum!"));
@@ -258,8 +330,7 @@ mod tests {
             tools: vec![bad, tool("good", json!({"type": "object"}))],
             ..Listing::default()
         };
-        let (tools, problems) =
-            register_all(&source, listing, &SourcePolicy::default(), &Guard::default());
+        let (tools, problems) = register(&source, listing, &SourcePolicy::default());
         assert_eq!((tools.len(), problems.len()), (1, 1));
         assert!(problems[0].contains("`bad`"), "{problems:?}");
     }
@@ -276,7 +347,7 @@ mod tests {
             tools: vec![tool("a", json!({})), tool("b", json!({}))],
             ..Listing::default()
         };
-        let (tools, _) = register_all(&source, listing, &policy, &Guard::default());
+        let (tools, _) = register(&source, listing, &policy);
         assert_eq!(tools.len(), 1);
         assert_eq!(tools[0].id().as_str(), "mine.a");
     }
@@ -301,7 +372,7 @@ mod tests {
             ..Listing::default()
         };
         let names = listing.tools.iter().map(|tool| tool.name.clone()).collect();
-        let (tools, _) = register_all(&source, listing, &policy, &Guard::default());
+        let (tools, _) = register(&source, listing, &policy);
         let of = |at: usize| &tools[at].contract().policy;
         assert_eq!((of(0).timeout_ms, of(1).timeout_ms), (5, 50));
         assert_eq!(of(0).rate_limit_per_min, of(1).rate_limit_per_min);

@@ -6,7 +6,6 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
-use std::num::NonZeroUsize;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -16,6 +15,7 @@ use toolbooth_contracts::finding::ContractFinding;
 use toolbooth_contracts::json::{self, JsonFault, JsonFaultKind, Step};
 use toolbooth_contracts::{Guard, Severity};
 
+use crate::parallel;
 use crate::tool::{RegisteredTool, Source};
 
 /// The major version of registry files that this build reads.
@@ -385,8 +385,6 @@ impl Reading<'_> {
 
 /// Minimum number of entries per thread; a thread for fewer costs more than it saves.
 const ENTRIES_PER_THREAD_MIN: usize = 500;
-/// Maximum number of threads that examine one file.
-const THREADS_MAX: usize = 8;
 
 /// A tool with its warnings, or all findings about its entry.
 type Examined = Result<(RegisteredTool, Vec<ContractFinding>), Vec<ContractFinding>>;
@@ -399,22 +397,7 @@ fn examine_all(entries: &[Value], guard: &Guard) -> Vec<Examined> {
         let warnings = std::mem::take(&mut guarded.warnings);
         Ok((RegisteredTool::new(guarded, Source::File), warnings))
     };
-    let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
-    let threads = (entries.len() / ENTRIES_PER_THREAD_MIN).clamp(1, cores.min(THREADS_MAX));
-    let part = entries.len().div_ceil(threads).max(1);
-    let all = |part: &[Value]| part.iter().map(one).collect::<Vec<Examined>>();
-    if threads == 1 {
-        return all(entries);
-    }
-    std::thread::scope(|scope| {
-        let parts: Vec<_> =
-            entries.chunks(part).map(|part| (part, scope.spawn(move || all(part)))).collect();
-        // A failed join means that the thread panicked. Its entries are examined again here, so
-        // that the panic reaches the caller.
-        let joined =
-            parts.into_iter().map(|(part, thread)| thread.join().unwrap_or_else(|_| all(part)));
-        joined.flatten().collect()
-    })
+    parallel::map(entries, ENTRIES_PER_THREAD_MIN, one)
 }
 
 fn key(name: &str) -> Step {

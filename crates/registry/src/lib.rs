@@ -8,6 +8,7 @@ pub mod file;
 mod items;
 pub mod lock;
 mod normal;
+mod parallel;
 mod registry;
 pub mod search;
 pub mod source_claims;

@@ -122,7 +122,11 @@ impl ToolRegistry {
 
     /// Replaces all tools of a source at once. A tool of the file, or a compiled-in one, replaces
     /// another source's tool of the same id; a discovered tool never does.
-    pub fn replace_source(&mut self, source: &Source, tools: Vec<RegisteredTool>) -> Replaced {
+    pub fn replace_source(
+        &mut self,
+        source: &Source,
+        tools: Vec<impl Into<Arc<RegisteredTool>>>,
+    ) -> Replaced {
         let mut outcome = Replaced::default();
         let before: HashMap<ToolId, String> = self
             .tools
@@ -136,6 +140,7 @@ impl ToolRegistry {
         shelf.retain(|_, tool| tool.source() != source);
         let mut after = 0;
         for tool in tools {
+            let tool: Arc<RegisteredTool> = tool.into();
             let id = tool.id().clone();
             match all.get(&id) {
                 Some(held) if source.is_discovered() || held.source() == source => {
@@ -143,7 +148,7 @@ impl ToolRegistry {
                     let adopted = held_by == Source::File && held.same_target(&tool);
                     if held_by == Source::File {
                         // It returns once the file drops the id.
-                        shelf.entry(id.clone()).or_insert_with(|| Arc::new(tool));
+                        shelf.entry(id.clone()).or_insert(tool);
                     }
                     outcome.shadowed.push(Shadowed { tool_id: id, held_by, adopted });
                     continue;
@@ -160,7 +165,7 @@ impl ToolRegistry {
             after += 1;
             let same = before.get(&id).is_some_and(|digest| digest == tool.contract_digest());
             outcome.changed |= !same;
-            all.insert(id, Arc::new(tool));
+            all.insert(id, tool);
         }
         outcome.changed |= after != before.len();
         shelf.retain(|id, tool| {
@@ -208,12 +213,12 @@ mod tests {
             assert_eq!(replaced.shadowed.len(), 1);
             assert_eq!(*registry.get("s.a").unwrap().source(), Source::File);
         }
-        let _ = registry.replace_source(&Source::File, Vec::new());
+        let _ = registry.replace_source(&Source::File, Vec::<RegisteredTool>::new());
         assert_eq!(*registry.get("s.a").unwrap().source(), server);
         // After its source has dropped it, it does not return.
         let _ = registry.replace_source(&Source::File, vec![tool("s.a", Source::File)]);
         let _ = registry.replace_source(&server, vec![tool("s.b", server.clone())]);
-        let _ = registry.replace_source(&Source::File, Vec::new());
+        let _ = registry.replace_source(&Source::File, Vec::<RegisteredTool>::new());
         assert!(registry.get("s.a").is_none());
     }
 
@@ -257,7 +262,7 @@ mod tests {
         let first = registry.replace_source(&Source::File, vec![tool("calculator", Source::File)]);
         assert_eq!(first.replaced.len(), 1);
         assert_eq!(registry.get("calculator").unwrap().source(), &Source::File);
-        registry.replace_source(&Source::File, vec![]);
+        registry.replace_source(&Source::File, Vec::<RegisteredTool>::new());
         assert_eq!(registry.get("calculator").unwrap().source(), &Source::Builtin);
         assert_eq!(ids(&registry), ["calculator"]);
     }

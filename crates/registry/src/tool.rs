@@ -88,6 +88,8 @@ pub struct RegisteredTool {
     shown_input: Option<Value>,
     shown_output: Option<Value>,
     listing_digest: u64,
+    /// The digest of the entry from which a listed tool was made.
+    entry_digest: Option<String>,
 }
 
 impl RegisteredTool {
@@ -131,7 +133,27 @@ impl RegisteredTool {
             shown_input,
             shown_output,
             listing_digest,
+            entry_digest: None,
         }
+    }
+
+    /// A listed tool, from its entry with this digest.
+    ///
+    /// # Errors
+    /// As [`RegisteredTool::from_entry`].
+    pub(crate) fn listed(
+        entry: &Value,
+        entry_digest: String,
+        source: Source,
+        guard: &Guard,
+    ) -> Result<Self, Vec<ContractFinding>> {
+        let tool = Self::from_entry(entry, source, guard)?;
+        Ok(Self { entry_digest: Some(entry_digest), ..tool })
+    }
+
+    /// Whether it is the tool of a source, made from the entry with this digest.
+    pub(crate) fn is_of(&self, source: &Source, entry_digest: &str) -> bool {
+        self.source == *source && self.entry_digest.as_deref() == Some(entry_digest)
     }
 
     /// The tool's id.

@@ -2,6 +2,7 @@
 //!
 //! Path: 3. Doc: registry.md#discovery
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
@@ -21,14 +22,15 @@ impl Catalogue {
     /// has answered. An unavailable source loses none of its approved tools.
     pub async fn restore_locked(&self) {
         self.edit(|world| {
-            let approvals = std::sync::Arc::clone(&world.approvals);
+            let approvals = Arc::clone(&world.approvals);
             let Some(locked) = approvals.lock.approved() else { return };
             for source in &self.sources {
                 let entry = &source.entry;
                 let listing = locked.listing(&entry.id);
                 let (items, wrong) = SourceItems::of_listing(&entry.id, &listing);
+                let known = &world.registry;
                 let (tools, problems) =
-                    discovered::register_all(&entry.id, listing, &entry.policy, &self.guard);
+                    discovered::register_all(&entry.id, listing, &entry.policy, &self.guard, known);
                 for problem in problems.into_iter().chain(wrong) {
                     tracing::warn!(source = %entry.id, problem, "an approved tool is left out");
                 }
@@ -156,8 +158,15 @@ impl Catalogue {
         let names = listing.tools.iter().map(|tool| tool.name.clone()).collect();
         let mut problems = entry.policy.idle_settings(&names);
         let (items, wrong) = SourceItems::of_listing(&entry.id, &listing);
-        let (tools, left_out) =
-            discovered::register_all(&entry.id, listing, &entry.policy, &self.guard);
+        let known = self.worlds.now();
+        let (tools, left_out) = discovered::register_all(
+            &entry.id,
+            listing,
+            &entry.policy,
+            &self.guard,
+            &known.registry,
+        );
+        drop(known);
         problems.extend(left_out.into_iter().chain(wrong));
         let publish = {
             let mut status = source.status();
@@ -191,7 +200,7 @@ impl Catalogue {
     async fn swap(
         &self,
         source: &Source,
-        tools: Vec<RegisteredTool>,
+        tools: Vec<Arc<RegisteredTool>>,
         items: SourceItems,
         publish: bool,
     ) -> (toolbooth_registry::Replaced, Vec<String>) {
