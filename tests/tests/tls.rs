@@ -194,3 +194,49 @@ fn a_client_that_reads_slowly_gets_everything_and_one_that_does_not_is_closed() 
     }
     assert!(rest < LENGTH, "{rest} bytes");
 }
+
+#[test]
+fn servers_are_trusted_by_the_authorities_of_the_machine() {
+    let (own, other) = (Certificate::new(), Certificate::new());
+    let door = place(&own, "");
+    let gateway = door.serve();
+    for (authority, is_trusted) in [(&own, true), (&other, false)] {
+        let place = Place::new();
+        let file = place.path().join("authority.pem");
+        let place = place.env("SSL_CERT_FILE", file.to_str().expect("a path"));
+        let settings = format!(
+            "[discovery]\nnew_tools = \"allow\"\n[servers.up]\nurl = \"https://{}/mcp\"\n",
+            gateway.address
+        );
+        place.write("authority.pem", &authority.cert).write("toolbooth.toml", &settings);
+        let arguments = ["call", "up.calculator", "--args", r#"{"expression":"2+2"}"#];
+        let called = place.run(&arguments);
+        let (text, told) =
+            (String::from_utf8_lossy(&called.stdout), String::from_utf8_lossy(&called.stderr));
+        assert_eq!(called.status.success(), is_trusted, "{text}\n{told}");
+        assert_eq!(told.contains("certificate"), !is_trusted, "{told}");
+    }
+    // Without any authority, servers without TLS are reached.
+    let plain = Place::new();
+    let behind = plain.serve();
+    let place = Place::new();
+    let empty = place.path().join("empty");
+    std::fs::create_dir(&empty).expect("is made");
+    let (file, folder) = (empty.join("nothing.pem"), empty.clone());
+    let place = place
+        .env("SSL_CERT_FILE", file.to_str().expect("a path"))
+        .env("SSL_CERT_DIR", folder.to_str().expect("a path"));
+    let settings = format!(
+        "[discovery]\nnew_tools = \"allow\"\n[servers.up]\nurl = \"https://{}/mcp\"\n\
+         [servers.plain]\nurl = \"http://{}/mcp\"\n",
+        gateway.address, behind.address
+    );
+    place.write("toolbooth.toml", &settings);
+    for (tool, is_reached) in [("plain.calculator", true), ("up.calculator", false)] {
+        let called = place.run(&["call", tool, "--args", r#"{"expression":"2+2"}"#]);
+        let told = String::from_utf8_lossy(&called.stderr);
+        assert_eq!(called.status.success(), is_reached, "{tool}: {told}");
+    }
+    behind.stop();
+    gateway.stop();
+}

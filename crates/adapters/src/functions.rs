@@ -140,10 +140,3 @@ impl Executor for Functions {
         }
     }
 }
-
-/// Chooses the TLS library of this process, once.
-#[cfg(any(feature = "mcp", feature = "builtin", feature = "endpoint", feature = "webhook"))]
-pub(crate) fn install_tls() {
-    // An error means that another provider is already installed, which is equally suitable.
-    let _ = rustls::crypto::ring::default_provider().install_default();
-}

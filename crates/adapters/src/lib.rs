@@ -47,6 +47,8 @@ mod setup;
 #[cfg(any(feature = "command", feature = "endpoint"))]
 mod template;
 pub mod text;
+#[cfg(any(feature = "mcp", feature = "builtin", feature = "endpoint", feature = "webhook"))]
+mod tls;
 #[cfg(feature = "process")]
 mod toolchains;
 #[cfg(any(feature = "endpoint", feature = "mcp"))]

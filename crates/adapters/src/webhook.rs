@@ -29,8 +29,7 @@ impl Webhook {
     /// [`WebhookError::Key`] if the key is empty or not in base64, [`WebhookError::Client`].
     pub fn new(url: String, key: SecretString, timeout: Duration) -> Result<Self, WebhookError> {
         signing_key(&key)?;
-        crate::functions::install_tls();
-        let client = reqwest::Client::builder()
+        let client = crate::tls::client()
             .timeout(timeout)
             .redirect(reqwest::redirect::Policy::none())
             .no_proxy()

@@ -84,8 +84,7 @@ pub(super) fn add(functions: &mut Functions, endpoint: Option<SearchEndpoint>) -
 }
 
 async fn ask(endpoint: &SearchEndpoint, search: Search) -> Result<ToolOutput, String> {
-    crate::functions::install_tls();
-    let client = reqwest::Client::builder()
+    let client = crate::tls::client()
         .timeout(endpoint.timeout)
         .redirect(reqwest::redirect::Policy::none())
         .no_proxy()

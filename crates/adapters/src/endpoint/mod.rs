@@ -36,6 +36,7 @@ use crate::error::{AddressError, FillError, RedirectError};
 use crate::net_guard::{Guard, ResolveError};
 use crate::secrets::{KnownSecrets, Setting};
 use crate::text::plain;
+use crate::tls;
 use crate::tracked_body::{self, Sent};
 use request::Request;
 
@@ -141,8 +142,15 @@ impl Endpoint {
         if let Some(client) = self.client.get() {
             return Ok(client.clone());
         }
-        crate::functions::install_tls();
-        let mut builder = reqwest::Client::builder()
+        // The shared verifier has only the authorities of the machine.
+        let mut builder = match &self.settings.authorities {
+            Some(_) => {
+                tls::install();
+                reqwest::Client::builder()
+            }
+            None => tls::client(),
+        };
+        builder = builder
             .user_agent(concat!("toolbooth/", env!("CARGO_PKG_VERSION")))
             .connect_timeout(self.settings.connect_timeout)
             .redirect(reqwest::redirect::Policy::none())

@@ -131,8 +131,7 @@ fn is_event_stream(response: &reqwest::Response) -> bool {
 
 impl Http {
     pub(super) fn new(url: String, headers: HeaderMap) -> Result<Self, reqwest::Error> {
-        crate::functions::install_tls();
-        let client = reqwest::Client::builder()
+        let client = crate::tls::client()
             // The size limit applies to the bytes read, and compressed responses would evade it.
             .no_gzip()
             .no_deflate()
