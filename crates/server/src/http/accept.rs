@@ -11,6 +11,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use axum::Router;
+use axum::response::IntoResponse;
 use http::header::{CONNECTION, HeaderValue};
 use http::{Request, Response};
 use hyper::body::Incoming;
@@ -27,11 +28,12 @@ use toolbooth_contracts::ErrorCode;
 
 use super::body::{AnswerBody, Budget, Held, LimitedBody};
 use super::connections::{Activity, IdleConnections};
+use super::door_names::DoorNames;
 use super::limits::{BUFFER_BYTES_MAX, HEAD_BYTES_MAX};
 use super::stream::DeadlineStream;
 #[cfg(feature = "tls")]
 use super::tls::CountedStream;
-use super::{Limits, Problem};
+use super::{Limits, Problem, answers, head};
 use crate::auth::Connection;
 use crate::peer::PeerOwners;
 
@@ -47,6 +49,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// The state that all connections of a listener share.
 pub(super) struct Serving {
     pub(super) router: Router,
+    /// The host and origin names that a request may state.
+    pub(super) names: Arc<DoorNames>,
     pub(super) peers: Arc<dyn PeerOwners>,
     pub(super) limits: Limits,
     pub(super) budget: Budget,
@@ -208,6 +212,7 @@ fn answer(
     serving: &Serving,
     activity: &Arc<Activity>,
 ) -> impl Future<Output = Result<Response<AnswerBody>, Infallible>> + use<> {
+    let refused = head::refusal(request.uri(), request.headers(), &serving.names, &connection);
     request.extensions_mut().insert(connection);
     let activity = Arc::clone(activity);
     let begun = activity.begin().map(|in_progress| {
@@ -216,12 +221,19 @@ fn answer(
         let limited = request.map(|incoming| {
             LimitedBody::new(incoming, Arc::clone(&activity), Arc::clone(&lease), &serving.limits)
         });
-        (router.call(limited), (in_progress, lease))
+        let answering = match refused {
+            Some(problem) => Err(problem),
+            None => Ok(router.call(limited)),
+        };
+        (answering, (in_progress, lease))
     });
     async move {
         match begun {
             Some((answering, held)) => {
-                let mut response = answering.await?;
+                let mut response = match answering {
+                    Ok(answering) => answers::as_json(answering.await?),
+                    Err(problem) => problem.into_response(),
+                };
                 if activity.ends() {
                     response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
                 }

@@ -5,8 +5,6 @@
 //!
 //! Path: 10. Doc: front-doors.md#problems
 
-use axum::extract::Request;
-use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use http::header::{ALLOW, CONTENT_TYPE};
 use http::{HeaderMap, StatusCode};
@@ -14,8 +12,8 @@ use toolbooth_contracts::ErrorCode;
 
 use super::{Problem, ProblemCode};
 
-pub(super) async fn as_json(request: Request, next: Next) -> Response {
-    let response = next.run(request).await;
+/// Returns the answer, or a problem document in its place.
+pub(super) fn as_json(response: Response) -> Response {
     let status = response.status();
     let is_error = status.is_client_error() || status.is_server_error();
     if !is_error || has_document(response.headers()) {

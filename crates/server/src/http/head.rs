@@ -5,11 +5,6 @@
 //!
 //! Path: 1. Doc: front-doors.md#who-may-call
 
-use std::sync::Arc;
-
-use axum::extract::{Extension, Request, State};
-use axum::middleware::Next;
-use axum::response::{IntoResponse, Response};
 use http::header::{HOST, HeaderName, ORIGIN};
 use http::{HeaderMap, Uri};
 
@@ -17,20 +12,8 @@ use super::door_names::DoorNames;
 use super::{Problem, ProblemCode};
 use crate::auth::Connection;
 
-pub(super) async fn guard(
-    State(names): State<Arc<DoorNames>>,
-    Extension(connection): Extension<Connection>,
-    request: Request,
-    next: Next,
-) -> Response {
-    match refusal(request.uri(), request.headers(), &names, &connection) {
-        Some(problem) => problem.into_response(),
-        None => next.run(request).await,
-    }
-}
-
 /// Returns the problem of a request with this head; `None` if it is accepted.
-fn refusal(
+pub(super) fn refusal(
     uri: &Uri,
     headers: &HeaderMap,
     names: &DoorNames,

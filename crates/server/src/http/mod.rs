@@ -30,7 +30,7 @@ use std::time::Duration;
 use ::http::header::{CONNECTION, WWW_AUTHENTICATE};
 use axum::Router;
 use axum::extract::{Extension, Request, State};
-use axum::middleware::{Next, from_fn, from_fn_with_state};
+use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get, post};
 use tokio::net::TcpListener;
@@ -102,6 +102,7 @@ pub async fn serve(
         budget: Budget::new(door.limits.body_bytes_budget),
         #[cfg(feature = "tls")]
         tls: door.tls.clone(),
+        names: Arc::clone(&door.names),
         router: router(door, &ending),
     };
     accept::accept(listener, serving, stopping).await;
@@ -113,7 +114,6 @@ fn router(door: HttpDoor, ending: &CancellationToken) -> Router {
     let endpoint = Arc::new(endpoint);
     // Shared, since the router clones its state for each request.
     let door = Arc::new(door);
-    let names = Arc::clone(&door.names);
     let protocol = Router::new()
         .route("/mcp", any(mcp::everything))
         .route("/mcp/{toolset}", any(mcp::toolset))
@@ -144,8 +144,6 @@ fn router(door: HttpDoor, ending: &CancellationToken) -> Router {
         .layer(from_fn_with_state(door, authenticate))
         .merge(health)
         .fallback(routes::not_found)
-        .layer(from_fn_with_state(names, head::guard))
-        .layer(from_fn(answers::as_json))
 }
 
 /// Returns the answer to a request without valid credentials, with its challenge.

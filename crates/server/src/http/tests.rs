@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::accept::{self, Serving};
 use super::body::Budget;
-use super::{Limits, answers, head, read_json};
+use super::{Limits, read_json};
 use crate::auth::Connection;
 use crate::peer::{PeerOwner, PeerOwners};
 
@@ -143,15 +143,11 @@ async fn door(limits: Limits, owner: PeerOwner) -> Door {
                 Body::new(Source::Channel(channel)).into_response()
             }),
         )
-        .with_state(shared)
-        .layer(axum::middleware::from_fn_with_state(
-            Arc::<super::DoorNames>::default(),
-            head::guard,
-        ))
-        .layer(axum::middleware::from_fn(answers::as_json));
+        .with_state(shared);
     let budget = Budget::new(limits.body_bytes_budget);
     let serving = Serving {
         router,
+        names: Arc::default(),
         peers: Arc::new(Owned(owner)),
         limits,
         budget: budget.clone(),
