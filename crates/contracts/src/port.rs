@@ -203,6 +203,12 @@ pub trait Executor: Send + Sync {
         Err(SandboxMismatch::NoSandbox)
     }
 
+    /// Whether `execute` may block the thread that polls it, as functions of the host program may. If not,
+    /// it is polled together with its time limit.
+    fn may_block(&self) -> bool {
+        true
+    }
+
     /// Closes the executor's processes, connections and workers.
     async fn close(&self) {}
 }

@@ -9,6 +9,7 @@ mod cursor;
 mod entry;
 mod error;
 mod executors;
+mod inline_task;
 mod kept_documents;
 mod large_results;
 mod limits;

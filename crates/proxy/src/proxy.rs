@@ -1,4 +1,4 @@
-//! The public interface of the proxy: runs each call in a task of its own, and drains them at shutdown.
+//! The public interface of the proxy: runs each call to its end, and drains them at shutdown.
 //!
 //! Path: 2. Doc: call-path.md#one-call
 
@@ -14,6 +14,7 @@ use toolbooth_contracts::event::EventBody;
 use toolbooth_contracts::{Conversation, ToolCall, ToolResult};
 
 use crate::argument_rules::ArgumentRules;
+use crate::inline_task::InlineTask;
 use crate::own_tools::OwnTools;
 use crate::path::{self, CallOptions, StageNote, Walked};
 use crate::requests::{
@@ -53,6 +54,9 @@ impl ToolProxy {
 
     /// As [`ToolProxy::call`], with the rules of a front door for agents. The result is in the form for
     /// an agent, in the world that judged the call: large texts that its receipt stores are shortened.
+    ///
+    /// The call runs within this future, so the future must be polled until it is ready. If it is dropped,
+    /// the call goes on in a task of its own.
     pub async fn call_shown(
         &self,
         call: ToolCall,
@@ -61,7 +65,7 @@ impl ToolProxy {
     ) -> ToolResult {
         let (caller, toolset) = (call.caller.clone(), call.toolset.clone());
         let options = CallOptions { rules, ..CallOptions::default() };
-        let Walked { result, world, .. } = self.run(call, conversation, options).await;
+        let Walked { result, world, .. } = self.within(call, conversation, options, false).await;
         match world {
             Some(world) => {
                 let retention = &self.0.parts.retention;
@@ -82,19 +86,33 @@ impl ToolProxy {
         (walked.result, walked.notes)
     }
 
-    /// Runs one call with these options.
+    /// Runs one call with these options, in a task of its own.
     pub(crate) async fn run(
         &self,
         call: ToolCall,
         conversation: Conversation,
         options: CallOptions,
     ) -> Walked {
+        self.within(call, conversation, options, true).await
+    }
+
+    /// Runs one call within this future or, if it is `spawned`, in a task of its own.
+    async fn within(
+        &self,
+        call: ToolCall,
+        conversation: Conversation,
+        options: CallOptions,
+        spawned: bool,
+    ) -> Walked {
         let state = Arc::clone(&self.0);
         let tool_id = call.tool.as_str().to_owned();
         let call_id = call.context.call_id.clone().unwrap_or_default();
-        // Boxed, because the task is moved a few times before it runs.
-        let walk = Box::pin(path::walk(state, call, conversation, options));
-        match self.0.tasks.spawn(walk).await {
+        let walk = path::walk(state, call, conversation, options);
+        let mut walk = InlineTask::new(&self.0.tasks, walk);
+        if spawned {
+            walk.spawn();
+        }
+        match walk.await {
             Ok(done) => done,
             Err(error) => {
                 // Executors are caught one level below; this is a fault of the proxy itself.

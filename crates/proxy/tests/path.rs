@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use async_channel::{Receiver, Sender};
 use async_trait::async_trait;
 use mockall::mock;
 use serde_json::{Value, json};
@@ -648,32 +649,42 @@ async fn limits_and_conflicts_are_refused_at_the_claim() {
     .await;
 }
 
+/// Tells that it has begun, and waits.
+struct Gated {
+    start: Sender<()>,
+    gate: Receiver<()>,
+    may_block: bool,
+}
+
+impl Gated {
+    /// Returns a tool, the channel in which it tells that it has begun, and the one that lets it go on.
+    fn new(may_block: bool) -> (Self, Receiver<()>, Sender<()>) {
+        let ((start, started), (go, gate)) = (async_channel::bounded(1), async_channel::bounded(1));
+        (Self { start, gate, may_block }, started, go)
+    }
+}
+
+#[async_trait]
+impl Executor for Gated {
+    async fn execute(&self, _: Dispatch, _: Conversation) -> Outcome {
+        self.start.send(()).await.unwrap();
+        let _ = self.gate.recv().await;
+        Outcome::Done(ToolOutput::text("one"))
+    }
+    async fn readiness(&self, _: &ToolContract, _: bool) -> Readiness {
+        Readiness::Ready
+    }
+    fn may_block(&self) -> bool {
+        self.may_block
+    }
+}
+
 #[tokio::test]
 async fn of_two_twins_one_runs_and_the_other_gets_its_outcome() {
     let ledger = memory();
-    let (start, started) = async_channel::bounded::<()>(1);
-    let (go, gate) = async_channel::bounded::<()>(1);
-    struct Gated {
-        start: async_channel::Sender<()>,
-        gate: async_channel::Receiver<()>,
-    }
-    #[async_trait]
-    impl Executor for Gated {
-        async fn execute(&self, _: Dispatch, _: Conversation) -> Outcome {
-            self.start.send(()).await.unwrap();
-            let _ = self.gate.recv().await;
-            Outcome::Done(ToolOutput::text("one"))
-        }
-        async fn readiness(&self, _: &ToolContract, _: bool) -> Readiness {
-            Readiness::Ready
-        }
-    }
+    let (gated, started, go) = Gated::new(true);
     // One slot: the duplicate that waits must not hold it.
-    let mut small = parts(
-        world(&entry(), Authorizer::new(on())),
-        Arc::clone(&ledger) as _,
-        Gated { start, gate },
-    );
+    let mut small = parts(world(&entry(), Authorizer::new(on())), Arc::clone(&ledger) as _, gated);
     small.limits.in_flight_max = 2;
     let proxy = ToolProxy::new(small);
     let first = tokio::spawn({
@@ -693,6 +704,42 @@ async fn of_two_twins_one_runs_and_the_other_gets_its_outcome() {
     let (first, second) = (first.await.unwrap(), second.await.unwrap());
     assert!(!first.replayed && second.replayed);
     assert_eq!((first.receipt_id, first.content), (second.receipt_id, second.content));
+}
+
+#[tokio::test]
+async fn a_call_that_a_door_drops_goes_on_and_is_drained() {
+    let ledger = memory();
+    let (gated, started, go) = Gated::new(false);
+    let proxy = ToolProxy::new(parts(
+        world(&entry(), Authorizer::new(on())),
+        Arc::clone(&ledger) as _,
+        gated,
+    ));
+    let mut asked = request("{}", Some("k"));
+    asked.context.call_id = Some("dropped".to_owned());
+    let (conversation, _) = Conversation::detached();
+    let mut shown =
+        Box::pin(proxy.call_shown(ToolCall::new(asked, Caller::local()), conversation, None));
+    tokio::select! {
+        biased;
+        result = &mut shown => panic!("the tool waits: {result:?}"),
+        started = started.recv() => started.unwrap(),
+    }
+    drop(shown);
+    assert!(proxy.running() > 0);
+    let ending = tokio::spawn({
+        let proxy = proxy.clone();
+        async move { proxy.shut_down(Duration::from_secs(60)).await }
+    });
+    tokio::task::yield_now().await;
+    assert!(!ending.is_finished(), "it waits for the call");
+    go.send(()).await.unwrap();
+    ending.await.unwrap().unwrap();
+    assert_eq!(proxy.running(), 0);
+    let (events, logs) = records(&ledger, "dropped").await;
+    let ends = events.iter().filter(|event| event.body.log_digest.is_some()).count();
+    assert_eq!((ends, logs.len()), (1, 1));
+    assert_eq!(events.last().unwrap().body.event, AuditEventKind::ToolExecuted);
 }
 
 #[tokio::test]

@@ -502,6 +502,10 @@ fn is_text(media_type: &str) -> bool {
 
 #[async_trait]
 impl Executor for Endpoint {
+    fn may_block(&self) -> bool {
+        false
+    }
+
     async fn execute(&self, dispatch: Dispatch, conversation: Conversation) -> Outcome {
         tokio::select! {
             biased;

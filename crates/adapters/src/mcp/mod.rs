@@ -146,6 +146,10 @@ impl ToolSource for McpServer {
 
 #[async_trait]
 impl Executor for McpServer {
+    fn may_block(&self) -> bool {
+        false
+    }
+
     async fn execute(&self, dispatch: Dispatch, conversation: Conversation) -> Outcome {
         let link = match self.link_of(&dispatch.caller).await {
             Ok(link) => link,

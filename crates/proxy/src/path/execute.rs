@@ -1,14 +1,12 @@
-//! Stage 7: runs the executor in a task of its own, under the tool's time limit.
+//! Stage 7: runs the executor under the tool's time limit.
 //!
 //! Nothing is retried here. Cancelling is a signal with a grace period, never a dropped future.
 //!
 //! Path: 7. Doc: execution.md#executors
 
-use std::any::Any;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::task::JoinError;
 use toolbooth_audit::LedgerError;
 use toolbooth_contracts::contract::AdapterId;
 use toolbooth_contracts::conversation::Question;
@@ -22,6 +20,7 @@ use toolbooth_contracts::{
 
 use super::claim::ClaimedCall;
 use crate::allowance::{self, Allowance};
+use crate::inline_task::{InlineTask, TaskFailed};
 use crate::state::ProxyState;
 use crate::stops;
 
@@ -117,8 +116,12 @@ async fn try_run(
         }
         _ => (inner_conversation, None),
     };
-    let mut task =
-        state.tasks.spawn(async move { executor.execute(dispatch, inner_conversation).await });
+    let may_block = executor.may_block();
+    let executing = async move { executor.execute(dispatch, inner_conversation).await };
+    let mut task = InlineTask::new(&state.tasks, executing);
+    if may_block {
+        task.spawn();
+    }
     let read_only = contract.policy.read_only == Some(true);
     let mut allowance = Allowance::begin(limit, cap, left);
     let timer = tokio::time::sleep_until(allowance.until());
@@ -141,6 +144,8 @@ async fn try_run(
             ended = &mut task => return outcome(ended),
             // The time for which a person is asked does not count as the tool's.
             question = next(questions.as_ref()) => {
+                // It goes on while its caller is asked.
+                task.spawn();
                 let asked = state.parts.clock.monotonic();
                 if let Err(error) = suspend(state, claimed, &conversation, question).await {
                     tracing::error!(%error, "a claim could not be taken up again");
@@ -274,7 +279,7 @@ fn cut(code: ErrorCode, effect: Effect, internal: &str) -> ExecutionError {
     ExecutionError { code, effect, safe: None, internal: internal.to_owned() }
 }
 
-fn outcome(ended: Result<Outcome, JoinError>) -> Result<ToolOutput, ExecutionError> {
+fn outcome(ended: Result<Outcome, TaskFailed>) -> Result<ToolOutput, ExecutionError> {
     match ended {
         Ok(Outcome::Done(output)) => Ok(output),
         Ok(Outcome::Failed(error)) => Err(error),
@@ -282,20 +287,11 @@ fn outcome(ended: Result<Outcome, JoinError>) -> Result<ToolOutput, ExecutionErr
             Effect::Unknown,
             "the tool asks for input, which this front door cannot pass on",
         )),
-        Err(error) => {
-            let internal = match error.try_into_panic() {
-                Ok(panic) => format!("the executor panicked: {}", panic_text(&*panic)),
-                Err(error) => format!("the executor was aborted: {error}"),
-            };
-            Err(ExecutionError::adapter(Effect::Unknown, internal))
+        Err(TaskFailed::Panicked(text)) => {
+            Err(ExecutionError::adapter(Effect::Unknown, format!("the executor panicked: {text}")))
+        }
+        Err(TaskFailed::Aborted) => {
+            Err(ExecutionError::adapter(Effect::Unknown, "the executor was aborted"))
         }
     }
-}
-
-fn panic_text(panic: &(dyn Any + Send)) -> &str {
-    panic
-        .downcast_ref::<&str>()
-        .copied()
-        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
-        .unwrap_or("no text")
 }

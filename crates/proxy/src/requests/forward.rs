@@ -1,4 +1,4 @@
-//! Sends the request to the server, in a task of its own, with a time limit.
+//! Sends the request to the server, with a time limit.
 //!
 //! Nothing is retried. Cancelling is a signal with a grace period, never a dropped future.
 //!
@@ -19,6 +19,7 @@ use super::resolve::Permitted;
 use super::target::Target;
 use super::upstreams::UpstreamEntry;
 use crate::allowance::{self, Allowance};
+use crate::inline_task::InlineTask;
 use crate::state::ProxyState;
 use crate::stops;
 use crate::trail::CallTrail;
@@ -112,7 +113,7 @@ pub(super) async fn send(
         return Err(UpstreamError::Cancelled);
     }
     let asking = async move { upstream.request_within(ask, &caller, within.as_ref(), own).await };
-    let mut task = state.tasks.spawn(asking);
+    let mut task = InlineTask::new(&state.tasks, asking);
     let timer = tokio::time::sleep_until(allowance.until());
     tokio::pin!(timer);
     let cause = loop {

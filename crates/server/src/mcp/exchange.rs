@@ -4,6 +4,8 @@
 //!
 //! Path: 1, 10. Doc: front-doors.md#progress
 
+use std::future::Future;
+
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
@@ -38,25 +40,47 @@ pub(super) async fn run(
     let token = progress_token(&meta).cloned();
     let id = request.id.clone();
     let answering = door.answer(client, request, meta, conversation);
+    let answered = relay(answering, &counterpart, token.as_ref(), &stop, &outgoing).await;
+    send_answer(running, Answer::new(&id, answered), &outgoing).await;
+}
+
+/// Waits for an answer. Until then forwards notifications to the client, and cancellation to the tool. A client that
+/// does not read delays its notifications, and not the call.
+async fn relay<A>(
+    answering: impl Future<Output = A>,
+    counterpart: &Counterpart,
+    token: Option<&Value>,
+    stop: &CancellationToken,
+    outgoing: &mpsc::Sender<Outgoing>,
+) -> A {
     tokio::pin!(answering);
-    let mut told_to_stop = false;
+    let (mut told_to_stop, mut waiting) = (false, None);
     let answered = loop {
         tokio::select! {
             biased;
-            Ok(progress) = counterpart.progress.recv(), if token.is_some() => {
-                tell_progress(&outgoing, token.as_ref(), progress).await;
-            }
-            Ok(line) = counterpart.log.recv() => tell_log(&outgoing, line).await,
             answered = &mut answering => break answered,
             () = stop.cancelled(), if !told_to_stop => {
                 told_to_stop = true;
                 counterpart.cancel.cancel();
             }
+            place = outgoing.reserve(), if waiting.is_some() => {
+                // Fails only if the client has disconnected.
+                if let (Ok(place), Some(notice)) = (place, waiting.take()) {
+                    place.send(notice);
+                }
+            }
+            Ok(progress) = counterpart.progress.recv(), if token.is_some() && waiting.is_none() => {
+                waiting = token.map(|token| of_progress(token, progress));
+            }
+            Ok(line) = counterpart.log.recv(), if waiting.is_none() => waiting = Some(of_log(line)),
         }
     };
     // Notifications from before the answer are sent before it; later ones are dropped.
-    send_rest(&outgoing, token.as_ref(), &counterpart).await;
-    send_answer(running, Answer::new(&id, answered), &outgoing).await;
+    for notice in waiting.into_iter().chain(rest(token, counterpart)) {
+        // Fails only if the client has disconnected.
+        let _ = outgoing.send(notice).await;
+    }
+    answered
 }
 
 /// Frees the id of a request, then sends its answer. A client that has read the answer may use the
@@ -81,46 +105,38 @@ pub(super) async fn answer_of(mut outgoing: mpsc::Receiver<Outgoing>) -> Option<
     None
 }
 
-async fn send_rest(
-    outgoing: &mpsc::Sender<Outgoing>,
-    token: Option<&Value>,
-    counterpart: &Counterpart,
-) {
-    while let Ok(progress) = counterpart.progress.try_recv() {
-        tell_progress(outgoing, token, progress).await;
-    }
-    while let Ok(line) = counterpart.log.try_recv() {
-        tell_log(outgoing, line).await;
-    }
+/// Returns the notifications that wait.
+fn rest<'c>(
+    token: Option<&'c Value>,
+    counterpart: &'c Counterpart,
+) -> impl Iterator<Item = Outgoing> + use<'c> {
+    let progress = token.into_iter().flat_map(|token| {
+        std::iter::from_fn(|| counterpart.progress.try_recv().ok())
+            .map(|progress| of_progress(token, progress))
+    });
+    progress.chain(std::iter::from_fn(|| counterpart.log.try_recv().ok()).map(of_log))
 }
 
-async fn tell_progress(
-    outgoing: &mpsc::Sender<Outgoing>,
-    token: Option<&Value>,
-    progress: Progress,
-) {
-    let Some(token) = token else { return };
+fn of_progress(token: &Value, progress: Progress) -> Outgoing {
     let mut params = json!({ "progressToken": token });
     if let (Ok(Value::Object(said)), Some(params)) =
         (serde_json::to_value(progress), params.as_object_mut())
     {
         params.extend(said);
     }
-    tell(outgoing, "notifications/progress", params).await;
+    notice("notifications/progress", params)
 }
 
-async fn tell_log(outgoing: &mpsc::Sender<Outgoing>, line: LogLine) {
+fn of_log(line: LogLine) -> Outgoing {
     let mut params = json!({ "level": line.level, "data": line.data });
     if let (Some(logger), Some(params)) = (line.logger, params.as_object_mut()) {
         params.insert("logger".to_owned(), logger.into());
     }
-    tell(outgoing, "notifications/message", params).await;
+    notice("notifications/message", params)
 }
 
-async fn tell(outgoing: &mpsc::Sender<Outgoing>, method: &str, params: Value) {
-    let message = codec::notification(method, Some(params));
-    // Fails only if the client has disconnected.
-    let _ = outgoing.send(Outgoing::Notice(message)).await;
+fn notice(method: &str, params: Value) -> Outgoing {
+    Outgoing::Notice(codec::notification(method, Some(params)))
 }
 
 #[cfg(test)]
@@ -149,5 +165,38 @@ mod tests {
         assert!(matches!(incoming.recv().await, Some(Outgoing::Notice(_))));
         sending.await;
         assert!(matches!(incoming.recv().await, Some(Outgoing::Answer(_))));
+    }
+
+    #[tokio::test]
+    async fn a_client_that_does_not_read_delays_only_what_it_is_told() {
+        let (conversation, counterpart) = Conversation::pair(false);
+        let (outgoing, mut incoming) = mpsc::channel(1);
+        outgoing.send(Outgoing::Notice(Bytes::new())).await.unwrap();
+        let (stop, token) = (CancellationToken::new(), json!(1));
+        let ended = std::cell::Cell::new(false);
+        let answering = async {
+            for progress in [1.0, 2.0] {
+                conversation.progress(Progress { progress, total: None, message: None });
+                tokio::task::yield_now().await;
+            }
+            conversation.cancelled().await;
+            ended.set(true);
+        };
+        let relayed = relay(answering, &counterpart, Some(&token), &stop, &outgoing);
+        tokio::pin!(relayed);
+        stop.cancel();
+        for _ in 0..9 {
+            assert!(futures_util::poll!(&mut relayed).is_pending(), "what it is told waits");
+        }
+        assert!(ended.get(), "the call does not wait");
+        assert!(matches!(incoming.recv().await, Some(Outgoing::Notice(_))));
+        let told = async {
+            for progress in [1.0, 2.0] {
+                let Some(Outgoing::Notice(told)) = incoming.recv().await else { panic!("told") };
+                let told: Value = serde_json::from_slice(&told).unwrap();
+                assert_eq!(told["params"]["progress"], progress, "{told}");
+            }
+        };
+        tokio::join!(relayed, told);
     }
 }
