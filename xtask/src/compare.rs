@@ -113,7 +113,7 @@ fn checkout(revision: &str, bench: &str) -> Result<PathBuf> {
         text.replace("features = [\"command\"]", "features = [\"command\", \"secret-rules\"]");
     let text =
         text.replace("features = [\"conformance\"]", "features = [\"conformance\", \"memory\"]");
-    // The same allocator for both: releases before had the system's.
+    // This allocator for both, if with other features: releases before had the system's.
     let text = match text.contains("mimalloc") {
         true => text,
         false => text.replace(
