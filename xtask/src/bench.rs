@@ -9,29 +9,52 @@ use anyhow::{Context, Result, ensure};
 use crate::run::{cargo, repository, run, target};
 
 const PAGE: &str = "docs/benchmarks.md";
-/// What is between these lines is replaced.
+/// The text between one of these lines and the next `END` is replaced.
 const BEGIN: &str = "<!-- The tables of `cargo xtask bench` begin here. -->\n";
+const BEGIN_VARIANTS: &str = "<!-- The table that `--all` adds begins here. -->\n";
 const END: &str = "<!-- They end here. -->\n";
+/// The profile of the programs: that of releases.
+const PROFILE: &str = "dist";
 
-/// Builds the gateway and runs the bench. Writes the tables, if it is run without arguments.
+/// Builds the gateway and runs the bench. Writes the tables, if there are no arguments or only `--all`.
 pub fn run_with(arguments: &[&str]) -> Result<()> {
-    run(cargo().args(["build", "--release", "-p", "toolbooth"]))?;
+    let page = std::fs::read_to_string(repository().join(PAGE))?;
+    for begin in [BEGIN, BEGIN_VARIANTS] {
+        replaced(&page, begin, "")?;
+    }
+    run(cargo().args(["build", "--profile", PROFILE, "-p", "toolbooth"]))?;
+    match arguments {
+        [] => written(BEGIN, &[]),
+        ["--all"] => {
+            written(BEGIN, &[])?;
+            written(BEGIN_VARIANTS, &["--variants"])
+        }
+        _ => tables(arguments).map(drop),
+    }
+}
+
+/// Runs the bench, and prints and returns its tables.
+fn tables(arguments: &[&str]) -> Result<String> {
     let output = cargo()
-        .args(["bench", "-p", "toolbooth-tests", "--bench", "gateway", "--"])
+        .args(["bench", "--profile", PROFILE, "-p", "toolbooth-tests", "--bench", "gateway", "--"])
         .args(arguments)
-        .env("TOOLBOOTH_BIN", target().join("release/toolbooth"))
+        .env("TOOLBOOTH_BIN", target().join(PROFILE).join("toolbooth"))
         .current_dir(repository())
         .stderr(Stdio::inherit())
         .output()?;
     ensure!(output.status.success(), "the bench ended with {}", output.status);
     let tables = String::from_utf8(output.stdout)?;
     print!("{tables}");
-    if !arguments.is_empty() {
-        return Ok(());
-    }
+    Ok(tables)
+}
+
+/// Runs the bench, and writes its tables to the page after this line.
+fn written(begin: &str, arguments: &[&str]) -> Result<()> {
+    let tables = tables(arguments)?;
     let path = repository().join(PAGE);
     let page = std::fs::read_to_string(&path).with_context(|| format!("{PAGE} cannot be read"))?;
-    std::fs::write(&path, replaced(&page, &format!("{}\n\n{tables}", described()?))?)?;
+    let tables = format!("{}\n\n{tables}", described()?);
+    std::fs::write(&path, replaced(&page, begin, &tables)?)?;
     println!("{PAGE} is written");
     Ok(())
 }
@@ -53,11 +76,11 @@ fn described() -> Result<String> {
 }
 
 /// Returns a page with other tables.
-fn replaced(page: &str, tables: &str) -> Result<String> {
+fn replaced(page: &str, begin: &str, tables: &str) -> Result<String> {
     let missing = || format!("{PAGE} lacks the lines that enclose the tables");
-    let (before, rest) = page.split_once(BEGIN).with_context(missing)?;
+    let (before, rest) = page.split_once(begin).with_context(missing)?;
     let (_, after) = rest.split_once(END).with_context(missing)?;
-    Ok(format!("{before}{BEGIN}\n{tables}\n{END}{after}"))
+    Ok(format!("{before}{begin}\n{tables}\n{END}{after}"))
 }
 
 #[cfg(test)]
@@ -66,8 +89,12 @@ mod tests {
 
     #[test]
     fn only_the_tables_are_replaced() {
-        let page = format!("a\n{BEGIN}old\n{END}b\n");
-        assert_eq!(replaced(&page, "new").unwrap(), format!("a\n{BEGIN}\nnew\n{END}b\n"));
-        assert!(replaced("a", "new").is_err());
+        let page = |first: &str, second: &str| {
+            format!("a\n{BEGIN}{first}\n{END}b\n{BEGIN_VARIANTS}{second}\n{END}c\n")
+        };
+        let old = page("old", "older");
+        assert_eq!(replaced(&old, BEGIN, "new").unwrap(), page("\nnew", "older"));
+        assert_eq!(replaced(&old, BEGIN_VARIANTS, "new").unwrap(), page("old", "\nnew"));
+        assert!(replaced("a", BEGIN, "new").is_err());
     }
 }

@@ -55,10 +55,13 @@ their steps, and tools:
   torture [WHAT [COUNT [SEED]]]
                           kill, starve and cut off the real gateway, and check every promise:
                           all, kills, children, io, disks, outages, replicas, drops
-  bench [--only TEXT] [--rounds N] [--ms N] [--against URL [--tool NAME]]
+  bench [--all]
+  bench [--variants] [--only TEXT] [--rounds N] [--ms N] [--against URL [--tool NAME]]
                           measure the gateway beside its upstream and a reverse proxy, and write
-                          docs/benchmarks.md. With options nothing is written: --only measures the
-                          work with this in its name, --against another gateway in the same rounds
+                          docs/benchmarks.md; --all also measures its other doors, settings and stores.
+                          With other options nothing is written: --variants measures only those,
+                          --only the work with this in its name, --against another gateway in the
+                          same rounds
   compare-path REVISION
   compare-records REVISION [all|sqlite|postgres|verify]
                           measure what the path or the records cost beside an earlier release, in turns

@@ -25,16 +25,35 @@ pub(crate) enum Work {
     List,
 }
 
+/// The door of a gateway at which clients call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Door {
+    Mcp,
+    /// `/v1/calls`, for calls only.
+    Calls,
+}
+
 /// A server that is measured.
 #[derive(Debug, Clone)]
 pub(crate) struct Target {
     pub(crate) name: &'static str,
-    /// The host and the port.
-    pub(crate) address: String,
+    /// The host and the port of each replica.
+    pub(crate) addresses: Vec<String>,
+    pub(crate) door: Door,
     /// The path of its MCP endpoint.
     pub(crate) path: String,
     /// The name of the tool that echoes.
     pub(crate) tool: String,
+    /// Headers of each request.
+    pub(crate) headers: Vec<(String, String)>,
+}
+
+impl Target {
+    /// Returns an MCP server at an address.
+    pub(crate) fn new(name: &'static str, address: &str, tool: &str) -> Self {
+        let (addresses, path) = (vec![address.to_owned()], "/mcp".to_owned());
+        Self { name, addresses, door: Door::Mcp, path, tool: tool.to_owned(), headers: Vec::new() }
+    }
 }
 
 /// What clients did.
@@ -48,6 +67,7 @@ pub(crate) struct Done {
 /// A connection that is held open.
 struct Connection<'t> {
     target: &'t Target,
+    address: &'t str,
     stream: TcpStream,
     session: Option<String>,
     answer: Vec<u8>,
@@ -58,11 +78,23 @@ fn find(text: &[u8], piece: &[u8]) -> Option<usize> {
     memchr::memmem::find(text, piece)
 }
 
+/// Whether an answer has the text of a call, this long.
+pub(crate) fn has_echoed(answer: &[u8], size: usize) -> bool {
+    let start = answer.get(..answer.len().min(512)).unwrap();
+    let echoed = answer.len() > size && find(start, b"\"text\":\"xx").is_some();
+    // An answer that is longer is not that of a failure.
+    let failed = answer.len() < 4_096 && find(answer, b"\"isError\":true").is_some();
+    echoed && !failed
+}
+
 impl<'t> Connection<'t> {
-    async fn open(target: &'t Target, era: Era) -> Self {
-        let stream = TcpStream::connect(&target.address).await.unwrap();
+    /// Opens a connection to one of the replicas.
+    async fn open(target: &'t Target, era: Era, number: usize) -> Self {
+        let address = target.addresses.get(number % target.addresses.len()).unwrap();
+        let stream = TcpStream::connect(address).await.unwrap();
         stream.set_nodelay(true).unwrap();
-        let mut own = Self { target, stream, session: None, answer: Vec::with_capacity(1 << 16) };
+        let answer = Vec::with_capacity(1 << 16);
+        let mut own = Self { target, address, stream, session: None, answer };
         if era == Era::Legacy {
             let begun = own.written(&initialize(1, LEGACY), &[]);
             let head = own.exchange(&begun).await;
@@ -75,14 +107,18 @@ impl<'t> Connection<'t> {
 
     /// Returns a request as it is sent.
     fn written(&self, message: &Value, headers: &[(String, String)]) -> Vec<u8> {
-        let Target { address, path, .. } = self.target;
+        let path = match self.target.door {
+            Door::Mcp => self.target.path.as_str(),
+            Door::Calls => "/v1/calls",
+        };
         let body = message.to_string();
         let mut text = format!(
-            "POST {path} HTTP/1.1\r\nHost: {address}\r\nContent-Type: application/json\r\n\
+            "POST {path} HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\n\
              Accept: application/json, text/event-stream\r\nContent-Length: {}\r\n",
+            self.address,
             body.len()
         );
-        for (name, value) in headers {
+        for (name, value) in headers.iter().chain(&self.target.headers) {
             text.push_str(&format!("{name}: {value}\r\n"));
         }
         if let Some(session) = &self.session {
@@ -148,15 +184,22 @@ impl<'t> Connection<'t> {
         }
     }
 
+    /// Returns a call of the tool that echoes.
+    fn call(&self, era: Era, size: usize) -> Vec<u8> {
+        let (tool, arguments) = (&self.target.tool, json!({ "text": "x".repeat(size) }));
+        match self.target.door {
+            Door::Mcp => {
+                self.asked(era, "tools/call", json!({ "name": tool, "arguments": arguments }))
+            }
+            Door::Calls => self.written(&json!({ "toolId": tool, "args": arguments }), &[]),
+        }
+    }
+
     /// Checks that the answer has the text of a call.
     fn check(&self, begin: usize, size: usize) {
         let body = self.answer.get(begin..).unwrap();
-        let start = body.get(..body.len().min(512)).unwrap();
-        let echoed = body.len() > size && find(start, b"\"text\":\"xx").is_some();
-        // An answer that is longer is not that of a failure.
-        let failed = body.len() < 4_096 && find(body, b"\"isError\":true").is_some();
-        let name = self.target.name;
-        assert!(echoed && !failed, "{name}: {}", String::from_utf8_lossy(start));
+        let start = || String::from_utf8_lossy(body.get(..body.len().min(512)).unwrap());
+        assert!(has_echoed(body, size), "{}: {}", self.target.name, start());
     }
 
     /// Repeats the work until a time.
@@ -166,8 +209,7 @@ impl<'t> Connection<'t> {
             Work::Echo(size) => size,
             Work::List => 0,
         };
-        let params = json!({ "name": self.target.tool, "arguments": { "text": "x".repeat(size) } });
-        let call = self.asked(era, "tools/call", params);
+        let call = self.call(era, size);
         loop {
             let began = Instant::now();
             if began >= until {
@@ -194,8 +236,8 @@ pub(crate) async fn run(
     time: Duration,
 ) -> Done {
     let mut connections = Vec::new();
-    for _ in 0..clients {
-        connections.push(Connection::open(target, era).await);
+    for number in 0..clients {
+        connections.push(Connection::open(target, era, number).await);
     }
     let began = Instant::now();
     let clients = connections.into_iter().map(|own| own.repeat(era, work, began + time));
@@ -205,10 +247,9 @@ pub(crate) async fn run(
 
 /// Makes calls of 100 bytes by clients, this many together.
 pub(crate) async fn calls(target: &Target, clients: usize, count: usize) {
-    let clients = (0..clients).map(|_| async {
-        let mut own = Connection::open(target, Era::Modern).await;
-        let params = json!({ "name": target.tool, "arguments": { "text": "x".repeat(100) } });
-        let call = own.asked(Era::Modern, "tools/call", params);
+    let clients = (0..clients).map(|number| async move {
+        let mut own = Connection::open(target, Era::Modern, number).await;
+        let call = own.call(Era::Modern, 100);
         for _ in 0..count / clients {
             let begin = own.exchange(&call).await;
             own.check(begin, 100);

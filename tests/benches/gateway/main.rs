@@ -5,8 +5,10 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout, clippy::expect_used, clippy::panic)]
 
 mod load;
+mod pipe;
 mod report;
 mod servers;
+mod variants;
 
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -43,6 +45,8 @@ struct Options {
     only: String,
     /// Another gateway before the same upstream, and its name of the tool.
     against: Option<Target>,
+    /// Whether the other doors, settings and stores are measured instead.
+    variants: bool,
 }
 
 impl Options {
@@ -55,14 +59,15 @@ impl Options {
         let against = after("--against").map(|url| {
             let rest = url.strip_prefix("http://").expect("a URL that begins with http://");
             let (address, path) = rest.split_once('/').unwrap_or((rest, "mcp"));
-            let tool = after("--tool").unwrap_or(ECHO).to_owned();
-            Target { name: "other", address: address.into(), path: format!("/{path}"), tool }
+            let tool = after("--tool").unwrap_or(ECHO);
+            Target { path: format!("/{path}"), ..Target::new("other", address, tool) }
         });
         Self {
             rounds: number("--rounds").unwrap_or(5),
             time: Duration::from_millis(number("--ms").unwrap_or(1_500) as u64),
             only: after("--only").unwrap_or_default().to_owned(),
             against,
+            variants: words.contains(&"--variants"),
         }
     }
 }
@@ -75,23 +80,29 @@ struct Governed {
 
 impl Governed {
     fn start(upstream: &Server) -> Self {
-        let place = Place::new();
-        let settings = format!(
-            "[results]\ninline_bytes = 0\n[discovery]\nnew_tools = \"allow\"\n[servers.up]\nurl = \"http://{}/mcp\"\n",
-            upstream.address
-        );
-        place.write("toolbooth.toml", &settings);
+        let place = place(&settings(upstream));
         let gateway = place.serve();
         Self { place, gateway }
     }
 
     fn target(&self) -> Target {
-        target("Toolbooth", &self.gateway.address, "up_echo")
+        Target::new("Toolbooth", &self.gateway.address, "up_echo")
     }
 }
 
-fn target(name: &'static str, address: &str, tool: &str) -> Target {
-    Target { name, address: address.to_owned(), path: "/mcp".to_owned(), tool: tool.to_owned() }
+/// Returns the configuration of a gateway before an upstream. The section of the server is its last.
+fn settings(upstream: &Server) -> String {
+    format!(
+        "[results]\ninline_bytes = 0\n[discovery]\nnew_tools = \"allow\"\n[servers.up]\nurl = \"http://{}/mcp\"\n",
+        upstream.address
+    )
+}
+
+/// Returns the folder of a gateway with this configuration.
+fn place(settings: &str) -> Place {
+    let place = Place::new();
+    place.write("toolbooth.toml", settings);
+    place
 }
 
 /// Returns how long it takes to sync a block that was appended to a file.
@@ -120,8 +131,8 @@ async fn throughput(options: &Options) -> Vec<Row> {
         let proxy = Server::start(&["proxy", &upstream.address]);
         let governed = Governed::start(&upstream);
         let mut targets = vec![
-            target("direct", &upstream.address, ECHO),
-            target("reverse proxy", &proxy.address, ECHO),
+            Target::new("direct", &upstream.address, ECHO),
+            Target::new("reverse proxy", &proxy.address, ECHO),
             governed.target(),
         ];
         if !matches!(work, Work::List) {
@@ -154,15 +165,20 @@ async fn throughput(options: &Options) -> Vec<Row> {
     rows
 }
 
-async fn memory() -> [u64; 3] {
+/// Returns the memory of a gateway in KiB: all of it, and what is not pages of files.
+fn memory_of(gateway: &Gateway) -> [u64; 2] {
+    ["VmRSS:", "RssAnon:"].map(|field| gateway.memory_kib(field))
+}
+
+async fn memory() -> [[u64; 2]; 3] {
     let upstream = Server::start(&["upstream", &SOME_TOOLS.to_string()]);
     let governed = Governed::start(&upstream);
     let target = governed.target();
     load::calls(&target, 1, 16).await;
-    let mut measured = [governed.gateway.memory_kib("VmRSS:"); 3];
-    for kib in measured.iter_mut().skip(1) {
+    let mut measured = [memory_of(&governed.gateway); 3];
+    for own in measured.iter_mut().skip(1) {
         load::calls(&target, 16, CALLS).await;
-        *kib = governed.gateway.memory_kib("VmRSS:");
+        *own = memory_of(&governed.gateway);
     }
     measured
 }
@@ -176,7 +192,7 @@ async fn starts() -> Vec<Duration> {
     for _ in 0..STARTS {
         let began = Instant::now();
         let gateway = place.serve();
-        load::calls(&target("Toolbooth", &gateway.address, "up_echo"), 1, 1).await;
+        load::calls(&Target::new("Toolbooth", &gateway.address, "up_echo"), 1, 1).await;
         times.push(began.elapsed());
         gateway.stop();
     }
@@ -190,11 +206,17 @@ fn main() {
     if servers::run(&words) {
         return;
     }
-    let program = toolbooth_tests::target().join("release/toolbooth");
+    let program = toolbooth_tests::target().join("dist/toolbooth");
     let chosen = std::env::var_os("TOOLBOOTH_BIN").is_some_and(|chosen| *chosen == *program);
     assert!(chosen, "run `cargo xtask bench`, or set TOOLBOOTH_BIN={}", program.display());
     let options = Options::of(&words);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    if options.variants {
+        let row = runtime.block_on(variants::measured(&options));
+        let synced = runtime.block_on(variants::synced(&options));
+        print!("{}", report::variants(&row, synced));
+        return;
+    }
     let rows = runtime.block_on(throughput(&options));
     if !options.only.is_empty() {
         return;

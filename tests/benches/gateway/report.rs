@@ -81,13 +81,8 @@ fn cell(values: [f64; 3], digits: usize) -> String {
     format!("{median:.digits$} ({low:.digits$} to {high:.digits$})")
 }
 
-/// Returns the tables in Markdown.
-pub(crate) fn tables(
-    rows: &[Row],
-    memory: [u64; 3],
-    starts: &[Duration],
-    syncs: &[Duration],
-) -> String {
+/// Returns the table of works and their targets in Markdown.
+fn works(rows: &[Row]) -> String {
     let mut text = String::from(
         "| work | target | rate (1/s) | share of direct | CPU (µs) | p50 (µs) | p99 / p50 |\n\
          | --- | --- | --: | --: | --: | --: | --: |\n",
@@ -110,14 +105,41 @@ pub(crate) fn tables(
             );
         }
     }
-    let [idle, first, second] = memory.map(|kib| kib as f64 / 1024.0);
+    text
+}
+
+/// Returns the table of the other doors, settings and stores in Markdown. `synced` has a number of calls and that of
+/// `fdatasync`s during them.
+pub(crate) fn variants(row: &Row, synced: Option<(usize, usize)>) -> String {
+    let mut text = works(std::slice::from_ref(row));
+    if let Some((calls, syncs)) = synced {
+        let _ = writeln!(
+            text,
+            "\n`strace` counted {syncs} calls of `fdatasync` by the gateway during {calls} calls."
+        );
+    }
+    text
+}
+
+/// Returns the tables in Markdown.
+pub(crate) fn tables(
+    rows: &[Row],
+    memory: [[u64; 2]; 3],
+    starts: &[Duration],
+    syncs: &[Duration],
+) -> String {
+    let mut text = works(rows);
+    let [idle, first, second] = memory.map(|own| {
+        let [all, own] = own.map(|kib| kib as f64 / 1_024.0);
+        format!("{all:.1} MiB, {own:.1} MiB of it anonymous")
+    });
     let millis = |times: &[Duration], part| at(times, part) / 1_000.0;
     let _ = write!(
         text,
         "\n| what | measured |\n| --- | --: |\n\
-         | memory with 100 tools, after 16 calls | {idle:.1} MiB |\n\
-         | after 50,000 calls | {first:.1} MiB |\n\
-         | after 100,000 calls | {second:.1} MiB |\n\
+         | memory with 100 tools, after 16 calls | {idle} |\n\
+         | after 50,000 calls | {first} |\n\
+         | after 100,000 calls | {second} |\n\
          | start to first answered call, 100 tools | {:.0} ms ({:.0} to {:.0}) |\n\
          | `fdatasync` of 4 KiB on this disk, median and p99 | {:.0} and {:.0} µs |\n",
         millis(starts, 0.5),
