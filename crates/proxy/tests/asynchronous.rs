@@ -36,7 +36,7 @@ use toolbooth_registry::{RegisteredTool, Source, ToolRegistry};
 /// its runs.
 #[derive(Default)]
 struct Tool {
-    ran: AtomicUsize,
+    ran: Arc<AtomicUsize>,
 }
 
 #[async_trait]
@@ -63,36 +63,50 @@ impl Executor for Tool {
 }
 
 struct Fixture {
-    tool: Arc<Tool>,
+    /// How often the tool ran.
+    ran: Arc<AtomicUsize>,
     ledger: Arc<MemoryLedger>,
     proxy: ToolProxy,
     calls: AsyncCalls,
 }
 
-fn fixture(limits: Limits, retention: PayloadRetention) -> Fixture {
+fn memory() -> Arc<MemoryLedger> {
+    Arc::new(MemoryLedger::new("writer", &[3; 32], &SystemClock::default().now()))
+}
+
+/// Returns a proxy with the tool `shop.order`.
+fn proxy(
+    ledger: &Arc<MemoryLedger>,
+    limits: Limits,
+    retention: PayloadRetention,
+    tool: impl Executor + 'static,
+) -> ToolProxy {
     let mut registry = ToolRegistry::default();
     let entry = json!({
         "name": "shop.order", "description": "Orders.", "execution": {"localRuntimeId": "shop"},
         "input_schema": {"type": "object"}, "output_schema": {}, "permissions": [],
         "timeout_ms": 60_000, "idempotency": {"mode": "none"}
     });
-    let tool = RegisteredTool::from_entry(&entry, Source::File, &Guard::default()).unwrap();
-    let _ = registry.register(tool);
+    let made = RegisteredTool::from_entry(&entry, Source::File, &Guard::default()).unwrap();
+    let _ = registry.register(made);
     let policy = Authorizer::new(FeatureFlags::ON);
-    let tool = Arc::new(Tool::default());
-    let clock = SystemClock::default();
-    let ledger = Arc::new(MemoryLedger::new("writer", &[3; 32], &clock.now()));
-    let proxy = ToolProxy::new(ProxyParts {
+    ToolProxy::new(ProxyParts {
         limits,
         retention,
         ..ProxyParts::new(
             Worlds::new(World::new(policy).with_registry(registry)),
-            Arc::clone(&ledger) as _,
-            Executors::default().with(AdapterId::Local("shop".into()), Arc::clone(&tool) as _),
+            Arc::clone(ledger) as _,
+            Executors::default().with(AdapterId::Local("shop".into()), Arc::new(tool)),
         )
-    });
+    })
+}
+
+fn fixture(limits: Limits, retention: PayloadRetention) -> Fixture {
+    let (tool, ledger) = (Tool::default(), memory());
+    let ran = Arc::clone(&tool.ran);
+    let proxy = proxy(&ledger, limits, retention, tool);
     let calls = AsyncCalls::new(proxy.clone(), Arc::clone(&ledger) as _, Arc::clone(&ledger) as _);
-    Fixture { tool, ledger, proxy, calls }
+    Fixture { ran, ledger, proxy, calls }
 }
 
 impl Fixture {
@@ -145,7 +159,7 @@ async fn a_call_that_is_handed_over_runs_once_however_often_it_is_delivered() {
     fixture.ledger.enqueue(row, 10).await.unwrap();
     let second = fixture.until("b", |call| call.state == "done").await.result.unwrap();
     assert_eq!((&second["replayed"], &second["callId"]), (&json!(true), &json!("b")));
-    assert_eq!(fixture.tool.ran.load(Ordering::SeqCst), 2, "one run for each call");
+    assert_eq!(fixture.ran.load(Ordering::SeqCst), 2, "one run for each call");
     stop.cancel();
     working.await.unwrap();
     assert!(verify::store(&*fixture.ledger, Default::default()).await.unwrap().ok);
@@ -174,7 +188,7 @@ async fn a_queued_call_shows_its_progress_and_can_be_cancelled() {
     assert!(fixture.calls.cancel(&Caller::local(), "waits").await.unwrap());
     let done = fixture.until("waits", |call| call.state == "done").await;
     assert!(done.result.unwrap()["content"][0]["text"].as_str().unwrap().starts_with("ran"));
-    assert_eq!(fixture.tool.ran.load(Ordering::SeqCst), 1, "cancelled before it began");
+    assert_eq!(fixture.ran.load(Ordering::SeqCst), 1, "cancelled before it began");
     stop.cancel();
 }
 
@@ -201,6 +215,51 @@ async fn a_call_that_asks_waits_durably_and_without_a_slot() {
     assert_eq!(result.structured_content.unwrap(), json!({"yes": true}));
     let receipt = fixture.ledger.receipt(&result.receipt_id.unwrap()).await.unwrap().unwrap();
     assert_eq!(receipt.state, ClaimState::Succeeded);
+}
+
+/// Asks a question, and does something else until it is answered.
+struct Busy {
+    go: async_channel::Receiver<()>,
+    done: async_channel::Sender<()>,
+}
+
+#[async_trait]
+impl Executor for Busy {
+    async fn execute(&self, _: Dispatch, conversation: Conversation) -> Outcome {
+        let busy = async {
+            self.go.recv().await.unwrap();
+            self.done.send(()).await.unwrap();
+        };
+        let (answer, ()) = tokio::join!(conversation.ask(json!({"question": "sure?"})), busy);
+        Outcome::Done(ToolOutput::data(&answer.unwrap()))
+    }
+
+    async fn readiness(&self, _: &ToolContract, _: bool) -> Readiness {
+        Readiness::Ready
+    }
+
+    fn may_block(&self) -> bool {
+        false
+    }
+}
+
+#[tokio::test]
+async fn a_tool_goes_on_while_its_caller_is_asked() {
+    let ledger = memory();
+    let ((go, gate), (done, ended)) = (async_channel::bounded(1), async_channel::bounded(1));
+    let proxy =
+        proxy(&ledger, Limits::default(), PayloadRetention::default(), Busy { go: gate, done });
+    let (conversation, counterpart) = Conversation::pair(true);
+    let request = CallRequest::new("shop.order", "{}").unwrap();
+    let asking = tokio::spawn(async move {
+        proxy.call(ToolCall::new(request, Caller::local()), conversation).await
+    });
+    let question = counterpart.questions.recv().await.unwrap();
+    go.send(()).await.unwrap();
+    let ended = tokio::time::timeout(Duration::from_secs(60), ended.recv()).await;
+    ended.expect("it goes on").unwrap();
+    question.answer(json!({"yes": true}));
+    assert_eq!(asking.await.unwrap().structured_content.unwrap(), json!({"yes": true}));
 }
 
 #[tokio::test(start_paused = true)]

@@ -558,6 +558,35 @@ async fn panics_hangs_and_late_answers_are_outcomes() {
     }
 }
 
+/// Blocks its thread until it is told to go on.
+struct Blocking(Mutex<std::sync::mpsc::Receiver<()>>);
+
+#[async_trait]
+impl Executor for Blocking {
+    async fn execute(&self, _: Dispatch, _: Conversation) -> Outcome {
+        let _ = self.0.lock().unwrap().recv();
+        Outcome::Done(ToolOutput::text("late"))
+    }
+    async fn readiness(&self, _: &ToolContract, _: bool) -> Readiness {
+        Readiness::Ready
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_tool_that_blocks_its_thread_is_cut_in_time() {
+    let ledger = memory();
+    let (go, gate) = std::sync::mpsc::channel();
+    let proxy = ToolProxy::new(parts(
+        world(&with("/timeout_ms", json!(30)), Authorizer::new(on())),
+        Arc::clone(&ledger) as _,
+        Blocking(Mutex::new(gate)),
+    ));
+    let result = tokio::time::timeout(Duration::from_secs(60), call(&proxy, request("{}", None)));
+    let result = result.await.expect("its time limit holds");
+    holds(&ledger, &result, ErrorCode::Timeout).await;
+    go.send(()).unwrap();
+}
+
 #[tokio::test]
 async fn a_cancelled_call_is_settled_by_what_the_tool_says() {
     struct Obedient;
