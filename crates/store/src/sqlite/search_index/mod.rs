@@ -21,7 +21,7 @@ pub(super) use handover::{FoundReceiver, FoundSender, found_channel};
 pub(super) use search::Search;
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior};
@@ -43,6 +43,8 @@ pub(super) const LOOKUP: &str = "lookup.db";
 const VERSION: i64 = 5;
 /// Events that one transaction adds.
 const STEP: usize = 5_000;
+/// Passes over the writers: a file that was changed is cleared in one, and filled again in the next.
+const PASSES_MAX: usize = 2;
 const TABLES: &str = "
 CREATE TABLE names (no INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE) STRICT;
 CREATE TABLE ends (writer INTEGER PRIMARY KEY, size INTEGER NOT NULL) STRICT;
@@ -259,29 +261,34 @@ impl Lookup {
 
     fn try_catch_up(&mut self, database: &Connection) -> Result<(), CatchUp> {
         self.examine()?;
-        let sizes: Vec<(i64, i64)> = database
-            .prepare_cached("SELECT no, size FROM writers ORDER BY no")
+        // They are read before the sizes: what another process indexes meanwhile is in the database too.
+        let mut ends = self.ends()?;
+        let sizes: BTreeMap<i64, i64> = database
+            .prepare_cached("SELECT no, size FROM writers")
             .and_then(|mut statement| {
                 let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?));
                 statement.query_map([], read)?.collect()
             })
             .map_err(CatchUp::Database)?;
-        let ends = self.ends()?;
-        if sizes.iter().all(|(no, size)| ends.get(no) == Some(size)) && ends.len() == sizes.len() {
-            return Ok(());
-        }
-        let is_other = |no: &i64, end: &i64| {
-            sizes.iter().find(|(own, _)| own == no).is_none_or(|(_, size)| size < end)
-        };
+        let is_other = |no: &i64, end: &i64| sizes.get(no).is_none_or(|size| size < end);
         if ends.iter().any(|(no, end)| is_other(no, end)) {
             // The index belongs to another database, or to a later state of this one.
             let transaction =
                 self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
             Self::clear(&transaction)?;
             transaction.commit()?;
+            ends.clear();
         }
-        for (no, size) in sizes {
-            while self.take_in(database, no, size)? {}
+        for _ in 0..PASSES_MAX {
+            let is_whole = |(no, size): &(&i64, &i64)| ends.get(no).is_some_and(|end| end >= *size);
+            let lacking: Vec<(&i64, &i64)> = sizes.iter().filter(|own| !is_whole(own)).collect();
+            if lacking.is_empty() {
+                break;
+            }
+            for (no, size) in lacking {
+                while self.take_in(database, *no, *size)? {}
+            }
+            ends = self.ends()?;
         }
         Ok(())
     }
@@ -308,7 +315,7 @@ impl Lookup {
     ) -> Result<bool, CatchUp> {
         let Self { connection, names, sealer, .. } = self;
         let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        if !sealer.fits(&transaction)? {
+        if !sealer.fits(&transaction, Some(writer))? {
             clear_changed(&transaction)?;
         }
         // Another process may have added them meanwhile.
@@ -334,7 +341,7 @@ impl Lookup {
             .filter_map(|(at, body)| Some(Found::read(at, packing::read(&body).ok()?)));
         put(&transaction, names, found)?;
         set_end(&transaction, writer, until)?;
-        sealer.seal(&transaction)?;
+        sealer.seal(&transaction, writer)?;
         transaction.commit()?;
         Ok(until < size)
     }
@@ -354,7 +361,7 @@ impl Lookup {
         let ((writer, from), (_, end)) = (split(first.place), split(last.place));
         let Self { connection, names, sealer, .. } = self;
         let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        if !sealer.fits(&transaction)? {
+        if !sealer.fits(&transaction, Some(writer))? {
             return Ok(false);
         }
         let until: Option<i64> = transaction
@@ -367,7 +374,7 @@ impl Lookup {
         }
         put(&transaction, names, handed.into_iter())?;
         set_end(&transaction, writer, end + 1)?;
-        sealer.seal(&transaction)?;
+        sealer.seal(&transaction, writer)?;
         transaction.commit()?;
         Ok(true)
     }
@@ -579,3 +586,6 @@ fn open_both(database: &Path) -> Result<(Connection, Lookup), LedgerError> {
 pub(super) fn split(place: i64) -> (i64, i64) {
     (place >> SEQ_BITS, place & ((1 << SEQ_BITS) - 1))
 }
+
+#[cfg(test)]
+mod tests;

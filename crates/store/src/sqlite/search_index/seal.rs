@@ -21,14 +21,15 @@ const FRESH: Duration = Duration::from_secs(3);
 /// The columns of a block that its digest covers.
 const BLOCK_COLUMNS: &str =
     "no, oldest, newest, low, high, has_texts, last_receipt, names, entries, ids";
+const ENDS: &str = "SELECT * FROM ends WHERE writer BETWEEN ?1 AND ?2 ORDER BY writer";
 
 /// Computes and compares the seal of one open index.
 pub(super) struct Sealer {
     digester: Digester,
     /// Blocks and names that this process compared or wrote. They are not read again for each seal.
     known: SealDigests,
-    /// SQLite's number of the state that this process sealed last; commits of other connections
-    /// change it.
+    /// SQLite's number of the state that this process sealed or compared last; commits of other
+    /// connections change it.
     sealed: Option<i64>,
     /// The time of the last comparison of the whole file.
     compared: Option<Instant>,
@@ -43,6 +44,9 @@ struct SealDigests {
     /// The digest of the entries that are in no block yet; `first` is the number of the first one.
     tail: Part,
     first: Option<i64>,
+    /// The ends of the logs of the writers before this one, which wrote the last entries. Most writers
+    /// have ended, so that no other end changes.
+    ends: Option<(i64, Part)>,
 }
 
 /// The number of the last row, if one exists, and the digest up to it.
@@ -71,7 +75,7 @@ impl Sealer {
     /// Compares the whole file with its seal, blocks included. Returns whether it fits.
     pub(super) fn compare(&mut self, connection: &Connection) -> rusqlite::Result<bool> {
         self.forget();
-        let fits = unless_damaged(self.blocks_fit(connection))? && self.fits(connection)?;
+        let fits = unless_damaged(self.blocks_fit(connection))? && self.fits(connection, None)?;
         self.compared = Some(Instant::now());
         Ok(fits)
     }
@@ -91,28 +95,41 @@ impl Sealer {
     }
 
     /// Compares everything except the contents of blocks that were compared before. Compares
-    /// nothing if no other connection has written since the last seal.
-    pub(super) fn fits(&mut self, connection: &Connection) -> rusqlite::Result<bool> {
-        if self.sealed.is_some() && self.sealed == Some(state(connection)?) {
+    /// nothing if no other connection has written since the last seal or comparison. `writer` is the one
+    /// whose entries are added next, if that is known.
+    pub(super) fn fits(
+        &mut self,
+        connection: &Connection,
+        writer: Option<i64>,
+    ) -> rusqlite::Result<bool> {
+        let state = state(connection)?;
+        if self.sealed == Some(state) {
             return Ok(true);
         }
-        // Another connection has written, so entries are read again.
-        self.known.first = None;
-        unless_damaged(self.seal_fits(connection))
+        // Another connection has written, so entries and ends are read again.
+        (self.known.first, self.known.ends) = (None, None);
+        let fits = unless_damaged(self.seal_fits(connection, writer))?;
+        self.sealed = fits.then_some(state);
+        Ok(fits)
     }
 
-    fn seal_fits(&mut self, connection: &Connection) -> rusqlite::Result<bool> {
+    fn seal_fits(
+        &mut self,
+        connection: &Connection,
+        writer: Option<i64>,
+    ) -> rusqlite::Result<bool> {
         let sql = "SELECT mac FROM seal WHERE one = 1";
         let mac: Option<String> =
             connection.prepare_cached(sql)?.query_row([], |row| row.get(0)).optional()?;
         // A file that was just made has no entries and no seal.
         let is_new = mac.is_none() && is_empty(connection)?;
-        Ok(is_new || mac == Some(self.mac(connection)?))
+        Ok(is_new || mac == Some(self.mac(connection, writer)?))
     }
 
-    /// Seals the current content of the file.
-    pub(super) fn seal(&mut self, connection: &Connection) -> rusqlite::Result<()> {
-        let mac = self.mac(connection)?;
+    /// Seals the current content of the file. Since the last seal or comparison, entries of this writer
+    /// were added.
+    pub(super) fn seal(&mut self, connection: &Connection, writer: i64) -> rusqlite::Result<()> {
+        let mac = self.mac(connection, Some(writer))?;
         connection
             .prepare_cached("INSERT OR REPLACE INTO seal (one, mac) VALUES (1, ?1)")?
             .execute([mac])?;
@@ -120,7 +137,7 @@ impl Sealer {
         Ok(())
     }
 
-    fn mac(&mut self, connection: &Connection) -> rusqlite::Result<String> {
+    fn mac(&mut self, connection: &Connection, writer: Option<i64>) -> rusqlite::Result<String> {
         let made = connection.query_row("PRAGMA application_id", [], |row| row.get(0))?;
         if self.known.made != made {
             self.known = SealDigests { made, ..SealDigests::default() };
@@ -129,24 +146,36 @@ impl Sealer {
         if self.known.first != first || first.is_none() {
             (self.known.first, self.known.tail) = (first, Part::default());
         }
-        let SealDigests { blocks, names, tail, .. } = &mut self.known;
+        let SealDigests { blocks, names, tail, ends: known, .. } = &mut self.known;
         add(
             connection,
-            "SELECT no, digest FROM blocks WHERE ?1 IS NULL OR no > ?1 ORDER BY no",
+            "SELECT no, digest FROM blocks WHERE no BETWEEN ?1 AND ?2 ORDER BY no",
+            i64::MAX,
             blocks,
         )?;
         add(
             connection,
-            "SELECT no, name FROM names WHERE ?1 IS NULL OR no > ?1 ORDER BY no",
+            "SELECT no, name FROM names WHERE no BETWEEN ?1 AND ?2 ORDER BY no",
+            i64::MAX,
             names,
         )?;
-        add(connection, "SELECT * FROM tail WHERE ?1 IS NULL OR no > ?1 ORDER BY no", tail)?;
-        let mut ends = Part::default();
         add(
             connection,
-            "SELECT * FROM ends WHERE ?1 IS NULL OR writer > ?1 ORDER BY writer",
-            &mut ends,
+            "SELECT * FROM tail WHERE no BETWEEN ?1 AND ?2 ORDER BY no",
+            i64::MAX,
+            tail,
         )?;
+        let mut ends = Part::default();
+        if let Some(writer) = writer {
+            match known.as_ref().filter(|(own, _)| *own == writer) {
+                Some((_, before)) => ends = before.clone(),
+                None => {
+                    add(connection, ENDS, writer.saturating_sub(1), &mut ends)?;
+                    *known = Some((writer, ends.clone()));
+                }
+            }
+        }
+        add(connection, ENDS, i64::MAX, &mut ends)?;
         let mut whole = Sha256::default();
         whole.update(&made.to_le_bytes());
         for part in [&*blocks, names, tail, &ends] {
@@ -180,10 +209,13 @@ fn is_empty(connection: &Connection) -> rusqlite::Result<bool> {
     connection.query_row(sql, [], |row| row.get(0))
 }
 
-/// Adds the rows after a number to a digest over those up to it.
-fn add(connection: &Connection, sql: &str, known: &mut Part) -> rusqlite::Result<()> {
+/// Adds the rows after those of a digest to it, those with a number up to `until`.
+fn add(connection: &Connection, sql: &str, until: i64, known: &mut Part) -> rusqlite::Result<()> {
+    let Some(from) = known.0.map_or(Some(i64::MIN), |last| last.checked_add(1)) else {
+        return Ok(());
+    };
     let mut statement = connection.prepare_cached(sql)?;
-    let mut rows = statement.query([known.0])?;
+    let mut rows = statement.query([from, until])?;
     while let Some(row) = rows.next()? {
         known.0 = Some(row.get(0)?);
         known.1.update(&digest_of(row, 0)?);
@@ -209,4 +241,77 @@ fn digest_of(row: &Row<'_>, from: usize) -> rusqlite::Result<Vec<u8>> {
         }
     }
     Ok(digest.finish().to_vec())
+}
+
+#[cfg(test)]
+mod tests {
+    use rusqlite::StatementStatus::VmStep;
+
+    use super::*;
+    use crate::sqlite::search_index::{Lookup, set_end};
+
+    const WRITERS: i64 = 2_000;
+
+    fn sealed() -> (Connection, Sealer) {
+        let connection = Connection::open_in_memory().unwrap();
+        Lookup::make(&connection).unwrap();
+        for writer in 1..=WRITERS {
+            set_end(&connection, writer, 3).unwrap();
+        }
+        let mut sealer = Sealer::of(Path::new("toolbooth.db"));
+        sealer.seal(&connection, WRITERS).unwrap();
+        (connection, sealer)
+    }
+
+    #[test]
+    fn a_seal_does_not_read_the_ends_of_all_writers() {
+        let (connection, mut sealer) = sealed();
+        let steps = || connection.prepare_cached(ENDS).unwrap().get_status(VmStep);
+        let of_all = steps();
+        for size in 4..9 {
+            set_end(&connection, WRITERS, size).unwrap();
+            sealer.seal(&connection, WRITERS).unwrap();
+        }
+        assert!(steps() - of_all < of_all / 10, "{} after {of_all}", steps());
+        assert_eq!(sealer.compare(&connection), Ok(true));
+    }
+
+    #[test]
+    fn each_row_is_sealed() {
+        let (connection, mut sealer) = sealed();
+        let tail = "(no, place, time, tool, agent, caller, code, status, has_log)";
+        let rows = ["no", "place", "time", "tool", "agent", "caller", "code", "status", "has_log"];
+        let mut changes: Vec<String> = [i64::MIN, -1, 0, i64::MAX]
+            .into_iter()
+            .flat_map(|no| {
+                [
+                    format!("INSERT INTO ends VALUES ({no}, 1)"),
+                    format!("INSERT INTO names VALUES ({no}, 'x')"),
+                    format!("INSERT INTO tail {tail} VALUES ({no}, 1, 2, 3, 4, 5, 6, 7, 0)"),
+                ]
+            })
+            .collect();
+        for own in ["(1, 2, 3, 4, 5, 6, 7, 8, 0)", "(2, 9, 9, 9, 9, 9, 9, 9, 1)"] {
+            connection.execute(&format!("INSERT INTO tail {tail} VALUES {own}"), []).unwrap();
+        }
+        for writer in [1, 17, WRITERS - 1, WRITERS] {
+            changes.push(format!("UPDATE ends SET size = 4 WHERE writer = {writer}"));
+            changes.push(format!("DELETE FROM ends WHERE writer = {writer}"));
+        }
+        changes.extend(rows.map(|row| format!("UPDATE tail SET {row} = {row} + 5 WHERE no = 2")));
+        for (writer, change) in
+            changes.iter().enumerate().map(|(at, change)| (1 + at as i64 * 40, change))
+        {
+            // Each seal is one of another writer, after some of the same one.
+            for size in 10..12 {
+                set_end(&connection, writer, size).unwrap();
+                sealer.seal(&connection, writer).unwrap();
+            }
+            connection.execute_batch("SAVEPOINT changed").unwrap();
+            assert_eq!(connection.execute(change, []), Ok(1), "{change}");
+            assert_eq!(sealer.compare(&connection), Ok(false), "{change}");
+            connection.execute_batch("ROLLBACK TO changed; RELEASE changed").unwrap();
+            assert_eq!(sealer.compare(&connection), Ok(true), "{change}");
+        }
+    }
 }
