@@ -12,7 +12,7 @@ use rusqlite::{Connection, ErrorCode, OpenFlags};
 /// The time that a statement waits for another process that writes.
 pub(super) const BUSY: Duration = Duration::from_secs(5);
 /// The page cache of a writer, in KiB: SQLite reads a negative size as KiB instead of pages.
-const CACHE_KIB: i64 = -16_384;
+const CACHE_KIB: i64 = -4_096;
 /// Pause before a retry where SQLite's busy timeout does not apply.
 const BUSY_STEP: Duration = Duration::from_millis(5);
 
