@@ -39,6 +39,8 @@ pub struct WindowTotals {
     pub last_ms: Option<i64>,
     /// When the one before it was claimed; also `None` if that is not known.
     pub second_last_ms: Option<i64>,
+    /// A time before which none of them was claimed; `None` if that is not known.
+    pub none_before_ms: Option<i64>,
 }
 
 impl WindowTotals {
@@ -57,6 +59,7 @@ impl WindowTotals {
         self.count = self.count.saturating_add(1);
         self.sum = self.sum.saturating_add(ten_thousandths(entry.amount));
         let at_ms = Some(entry.at_ms);
+        self.none_before_ms = self.none_before_ms.min(at_ms);
         self.second_last_ms = self.second_last_ms.max(at_ms.min(self.last_ms));
         self.last_ms = self.last_ms.max(at_ms);
     }

@@ -92,7 +92,7 @@ impl HistoryWindow {
             Within::Epic => Some(&claimed.epic_id),
         };
         let (tool, sum, within) = (self.tool.as_str(), &self.sum, self.within.as_str());
-        let name = json!([tool, sum, within, caller, claim]).to_string();
+        let name = serde_json::to_vec(&(tool, sum, within, caller, claim)).unwrap_or_default();
         HEXLOWER.encode(&Sha256::digest(name))
     }
 
@@ -276,13 +276,13 @@ impl HistoryWindows {
     ) -> Result<RuleValue, EngineError> {
         let failed = |what: String| EngineError(what);
         let mut windows = Vec::new();
-        let of_window = |name: &str| Some(reads.of(HISTORY)?.of(name)?.into_owned());
+        let history_reads = reads.of(HISTORY);
         for (name, window) in names.iter().filter_map(|name| Some((name, self.0.get(name)?))) {
             let seen = history.get(name);
             let seen = seen.ok_or_else(|| failed(format!("the window `{name}` is not known")))?;
             let WindowSeen { count, sum, since_ms } = seen;
-            let reads = of_window(name).unwrap_or_default();
-            let is_read = |member| reads.of(member).is_some();
+            let reads = history_reads.as_deref().and_then(|reads| reads.of(name));
+            let is_read = |member| reads.as_ref().is_some_and(|reads| reads.of(member).is_some());
             let too_large = || failed(format!("the window `{name}` is larger than rules can read"));
             let count = i64::try_from(*count).map_err(|_| too_large())?;
             let mut members = vec![("count".to_owned(), values::whole(count))];
@@ -416,5 +416,16 @@ mod tests {
         let counted = both.counted(&both.counting("pay.send"), "a", &none, &json!({})).unwrap();
         assert_eq!(counted.len(), 1);
         assert_eq!(counted[0].length_ms, 61_000);
+    }
+
+    #[test]
+    fn keys_are_those_that_stores_contain() {
+        let claims = CallContext { session_id: Some("x".to_owned()), ..CallContext::default() };
+        // SHA-256 of `["pay.*","/amount","session","a\"b","x"]`.
+        let session = window(Some("/amount"), Within::Session).key("a\"b", &claims);
+        assert_eq!(session, "4549dcfe05c917966c85578583abd976172d4b4b60811dd9ce406f26b77afe74");
+        // SHA-256 of `["pay.*",null,"caller","a",null]`.
+        let caller = window(None, Within::Caller).key("a", &claims);
+        assert_eq!(caller, "43539e350572189ca59a71a54aed1295f1d926d5f6b683651de6d2956dcabb82");
     }
 }

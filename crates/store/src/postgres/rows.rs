@@ -127,6 +127,7 @@ pub(super) fn window(row: &Row) -> Result<(WindowName, WindowTotals), LedgerErro
         sum,
         last_ms: row.get(5),
         second_last_ms: row.get(6),
+        none_before_ms: None,
     };
     Ok((WindowName { key, length_ms }, totals))
 }

@@ -46,7 +46,8 @@ pub(super) fn history(
 }
 
 /// Returns the calls in a window that ends at `at_ms`. `earlier` are those of the same window when it ended
-/// at another time, with all that were counted since: then only the calls between these times are read.
+/// at another time, with all that were counted since: then only the calls between these times are read, if
+/// there can be any, and when the first one of the others was claimed.
 pub(super) fn window(
     connection: &Connection,
     name: &WindowName,
@@ -55,20 +56,29 @@ pub(super) fn window(
 ) -> rusqlite::Result<WindowTotals> {
     let after_ms = at_ms.saturating_sub(name.length_ms);
     let counted = |from, to| counted(connection, &name.key, from, to);
-    let (count, sum) = match earlier {
+    let (count, sum, none_before_ms) = match earlier {
+        Some(WindowTotals { after_ms: began, count, sum, none_before_ms, .. })
+            if began <= after_ms && none_before_ms.is_some_and(|first_ms| first_ms > after_ms) =>
+        {
+            (count, sum, none_before_ms)
+        }
         Some(WindowTotals { after_ms: began, count, sum, .. }) if began <= after_ms => {
             let (left, amount) = counted(began, after_ms)?;
-            (count.saturating_sub(left), sum.saturating_sub(amount))
+            let first_ms = first(connection, name, after_ms)?;
+            (count.saturating_sub(left), sum.saturating_sub(amount), Some(first_ms))
         }
         // Calls wait for each other, so one may have come before the one that was judged last.
         Some(WindowTotals { after_ms: began, count, sum, .. }) => {
             let (back, amount) = counted(after_ms, began)?;
-            (count.saturating_add(back), sum.saturating_add(amount))
+            (count.saturating_add(back), sum.saturating_add(amount), None)
         }
-        None => counted(after_ms, i64::MAX)?,
+        None => {
+            let (count, sum) = counted(after_ms, i64::MAX)?;
+            (count, sum, Some(first(connection, name, after_ms)?))
+        }
     };
     if let Some((last_ms, second_last_ms)) = last_known(earlier, after_ms, count) {
-        return Ok(WindowTotals { after_ms, count, sum, last_ms, second_last_ms });
+        return Ok(WindowTotals { after_ms, count, sum, last_ms, second_last_ms, none_before_ms });
     }
     let sql = "SELECT at_ms FROM history WHERE key = ?1 AND at_ms > ?2
                ORDER BY at_ms DESC LIMIT 2";
@@ -76,7 +86,15 @@ pub(super) fn window(
     let last: Vec<i64> =
         statement.query_map((&name.key, after_ms), |row| row.get(0))?.collect::<Result<_, _>>()?;
     let (last_ms, second_last_ms) = (last.first().copied(), last.get(1).copied());
-    Ok(WindowTotals { after_ms, count, sum, last_ms, second_last_ms })
+    Ok(WindowTotals { after_ms, count, sum, last_ms, second_last_ms, none_before_ms })
+}
+
+/// Returns when the first call in a window was claimed; if there is none, a time before which none was.
+fn first(connection: &Connection, name: &WindowName, after_ms: i64) -> rusqlite::Result<i64> {
+    let sql = "SELECT min(at_ms) FROM history WHERE key = ?1 AND at_ms > ?2";
+    let first_ms: Option<i64> =
+        connection.prepare_cached(sql)?.query_row((&name.key, after_ms), |row| row.get(0))?;
+    Ok(first_ms.unwrap_or(i64::MAX))
 }
 
 /// Returns when the last two of `count` calls in a window were claimed, if `earlier` has them.
