@@ -213,6 +213,34 @@ async fn calls_at_once_share_one_asking() {
     assert!(!generation.has_changed().unwrap(), "an asking that changes nothing publishes nothing");
 }
 
+/// A call that comes while the server is listed, and what changes meanwhile.
+#[tokio::test(start_paused = true)]
+async fn a_call_waits_for_another_listing_only_where_the_present_one_may_be_outdated() {
+    for (verify_calls, tells, expected) in [(false, false, 1), (false, true, 2), (true, false, 2)] {
+        let first = fixture(false).await;
+        let pins = first.worlds.now().approvals().lock.approved().cloned().unwrap();
+        let fixture = unlocked(verify_calls, None);
+        let approvals = Approvals { lock: Lock::File(pins), ..Approvals::default() };
+        fixture.catalogue.approve_by(approvals).await;
+        fixture.catalogue.restore_locked().await;
+        let catalogue = Arc::clone(&fixture.catalogue);
+        let fresh =
+            tokio::spawn(async move { catalogue.keep_fresh(Duration::from_secs(60)).await });
+        let catalogue = Arc::clone(&fixture.catalogue);
+        let listing = tokio::spawn(async move { catalogue.refresh_all().await });
+        while fixture.asked() == 0 {
+            tokio::task::yield_now().await;
+        }
+        if tells {
+            fixture.tells().await;
+        }
+        assert_eq!(fixture.call().await, None);
+        assert_eq!(fixture.asked(), expected, "verify_calls: {verify_calls}, tells: {tells}");
+        assert_eq!(listing.await.unwrap().len(), 1);
+        fresh.abort();
+    }
+}
+
 fn first_use(pins: LockFile) -> Approvals {
     Approvals { lock: Lock::FirstUse(pins), ..Approvals::default() }
 }

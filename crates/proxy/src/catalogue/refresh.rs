@@ -106,17 +106,18 @@ impl Catalogue {
         self.refresh_after(source, None).await
     }
 
-    /// Lists a source, one listing at a time. Skips the listing if one that began after `arrived`
-    /// has been published meanwhile.
+    /// Lists a source, one listing at a time. For a call that has `arrived`, skips the listing if one that
+    /// began after it has been published meanwhile, or if the one that it waited for was the missing one.
     pub(super) async fn refresh_after(
         &self,
         source: &TrackedSource,
         arrived: Option<Ticket>,
     ) -> SourceState {
         let mut published = source.published.lock().await;
-        if let (Some(arrived), Some(published)) = (arrived, *published)
-            && published > arrived
-        {
+        let is_served = |arrived| {
+            published.is_some_and(|published| published > arrived) || !source.needs_verification()
+        };
+        if arrived.is_some_and(is_served) {
             return self.report(source, Vec::new());
         }
         let began = self.ticket();
