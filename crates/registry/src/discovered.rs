@@ -100,6 +100,8 @@ const TRUST_LEVEL_DEFAULT: &str = "untrusted";
 
 /// Minimum number of tools per thread; a thread for fewer costs more than it saves.
 const TOOLS_PER_THREAD_MIN: usize = 16;
+/// The same for tools that are probably known, and need not be examined.
+const KNOWN_TOOLS_PER_THREAD_MIN: usize = 256;
 
 /// The valid tools of `listing`, and its problems with the reasons for rejected tools. An invalid
 /// tool never affects the others. A tool that the registry `known` has from the same entry is taken from
@@ -117,29 +119,24 @@ pub fn register_all(
         let taken = policy.tools.as_ref().is_none_or(|names| names.contains(&tool.name));
         taken && !policy.deny.contains(&tool.name)
     });
-    let mut unknown = Vec::new();
-    let known: Vec<Option<Arc<RegisteredTool>>> = listed
-        .iter()
-        .map(|tool| {
-            let entry = entry(source, tool, policy);
-            let digest = sha256_hex(entry.to_string().as_bytes());
-            let id = entry.get("toolId").and_then(Value::as_str).unwrap_or_default();
-            let own = known.get(id).filter(|known| known.is_of(source, &digest));
-            if own.is_none() {
-                unknown.push((entry, digest));
-            }
-            own.cloned()
-        })
-        .collect();
-    let made = parallel::map(&unknown, TOOLS_PER_THREAD_MIN, |(entry, digest)| {
-        RegisteredTool::listed(entry, digest.clone(), source.clone(), guard).map(Arc::new)
+    let per_thread_min = match known.iter().any(|tool| tool.source() == source) {
+        true => KNOWN_TOOLS_PER_THREAD_MIN,
+        false => TOOLS_PER_THREAD_MIN,
+    };
+    let made = parallel::map(&listed, per_thread_min, |tool| {
+        let entry = entry(source, tool, policy);
+        let digest = sha256_hex(entry.to_string().as_bytes());
+        let id = entry.get("toolId").and_then(Value::as_str).unwrap_or_default();
+        match known.get(id).filter(|known| known.is_of(source, &digest)) {
+            Some(known) => Ok(Arc::clone(known)),
+            None => RegisteredTool::listed(&entry, digest, source.clone(), guard).map(Arc::new),
+        }
     });
-    let (mut tools, mut made) = (Vec::new(), made.into_iter());
-    for (tool, known) in listed.iter().zip(known) {
-        match known.map_or_else(|| made.next(), |known| Some(Ok(known))) {
-            None => (),
-            Some(Ok(tool)) => tools.push(tool),
-            Some(Err(findings)) => {
+    let mut tools = Vec::new();
+    for (tool, made) in listed.iter().zip(made) {
+        match made {
+            Ok(tool) => tools.push(tool),
+            Err(findings) => {
                 let first = findings.first().map_or_else(String::new, |finding| {
                     format!("{}: {} ({})", finding.path, finding.message, finding.code)
                 });

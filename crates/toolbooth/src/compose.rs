@@ -127,9 +127,24 @@ impl Runtime {
 
     /// Records that a registry was loaded or rejected, and which tools it replaced.
     pub(crate) async fn record_event(&self, kind: AuditEventKind, facts: serde_json::Value) {
-        if let Err(failure) = self.record(kind, facts).await {
-            tracing::error!(reason = failure.message, "an event is not recorded");
+        self.record_all([(kind, facts)]).await;
+    }
+
+    /// As [`Runtime::record_event`], for several events in one step.
+    pub(crate) async fn record_all(
+        &self,
+        events: impl IntoIterator<Item = (AuditEventKind, serde_json::Value)>,
+    ) {
+        let events = events.into_iter().map(|(kind, facts)| self.event(kind, &facts)).collect();
+        if let Err(error) = self.proxy.record_events(events).await {
+            tracing::error!(%error, "an event is not recorded");
         }
+    }
+
+    fn event(&self, kind: AuditEventKind, facts: &serde_json::Value) -> EventBody {
+        let mut event = EventBody::new(kind, self.clock.now().text);
+        event.facts = facts.as_object().cloned();
+        event
     }
 
     /// As [`Runtime::record_event`], for actions that require a record.
@@ -138,10 +153,8 @@ impl Runtime {
         kind: AuditEventKind,
         facts: serde_json::Value,
     ) -> Result<(), Failure> {
-        let mut event = EventBody::new(kind, self.clock.now().text);
-        event.facts = facts.as_object().cloned();
         self.proxy
-            .record_events(vec![event])
+            .record_events(vec![self.event(kind, &facts)])
             .await
             .map_err(|error| Failure::store(error.to_string()))
     }

@@ -5,7 +5,8 @@
 use std::sync::Arc;
 
 use toolbooth_adapters::launcher::Launcher;
-use toolbooth_contracts::{ExecutionLog, Guard, ToolId};
+use toolbooth_adapters::secret_rules;
+use toolbooth_contracts::{ExecutionLog, Guard, ToolId, schema};
 use toolbooth_policy::{Authorizer, RuleFit};
 use toolbooth_proxy::{
     Catalogue, Executors, InMemoryPins, PinStore, Upstreams, World, WorldSettings, Worlds,
@@ -42,6 +43,16 @@ pub(crate) struct OfflineGateway {
     pub(crate) upstreams: Upstreams,
     /// Starts every child process.
     pub(crate) launcher: Launcher,
+}
+
+/// Makes what the guard needs for its first tool, beside the rest of the start. Without threads it is made at its
+/// first use.
+pub(crate) fn prepare_guard() {
+    for (name, prepare) in
+        [("toolbooth-rules", secret_rules::prepare as fn()), ("toolbooth-schemas", schema::prepare)]
+    {
+        let _ = std::thread::Builder::new().name(name.to_owned()).spawn(prepare);
+    }
 }
 
 /// Prints the defaults in effect on standard error if there is no configuration.

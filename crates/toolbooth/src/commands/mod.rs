@@ -37,7 +37,10 @@ pub(crate) async fn run(cli: Cli) -> Result<bool, Failure> {
     let load = || config::load(configuration, data);
     let is_silent = matches!(command, Command::Stdio { .. } | Command::Hook(_));
     let gate = Gate { named: global.trust, is_silent };
-    let trusted = || gate.require(load()?);
+    let trusted = || {
+        offline::prepare_guard();
+        gate.require(load()?)
+    };
     let of_records = |writes| gate.for_records(load()?, writes);
     match command {
         Command::Init => check::init(&gate),

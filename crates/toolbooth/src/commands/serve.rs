@@ -246,16 +246,13 @@ async fn begin(runtime: &Runtime) {
     let world = runtime.offline.worlds.now();
     let from_file = world.registry().iter().filter(|tool| *tool.source() == Source::File).count();
     runtime
-        .record_event(
-            AuditEventKind::RegistryLoaded,
-            json!({ "tools": world.registry().len(), "fromFile": from_file }),
-        )
-        .await;
-    runtime
-        .record_event(
-            AuditEventKind::PolicyLoaded,
-            json!({ "policyVersion": world.policy().version() }),
-        )
+        .record_all([
+            (
+                AuditEventKind::RegistryLoaded,
+                json!({ "tools": world.registry().len(), "fromFile": from_file }),
+            ),
+            (AuditEventKind::PolicyLoaded, json!({ "policyVersion": world.policy().version() })),
+        ])
         .await;
     if runtime.offline.loaded.config.policy.mode == RuleMode::Shadow {
         crate::notice(
