@@ -18,6 +18,7 @@ mod greeting;
 mod headers;
 mod http;
 mod in_flight;
+mod line_writer;
 mod listen;
 mod lists;
 mod notifications;
@@ -30,6 +31,7 @@ mod rpc_error;
 mod search;
 mod session_table;
 mod sessions;
+mod standard_input;
 mod stdio;
 mod tools;
 

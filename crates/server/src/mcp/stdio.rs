@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use serde_json::{Map, Value};
-use tokio::io::{AsyncBufRead, AsyncWrite, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncBufRead, AsyncWrite, AsyncWriteExt};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use toolbooth_contracts::Caller;
@@ -20,11 +20,13 @@ use super::exchange;
 use super::framing::{Messages, Read};
 use super::greeting;
 use super::in_flight::{InFlight, cancelled};
+use super::line_writer;
 use super::listen;
 use super::notifications::Lists;
 use super::outgoing::{Answer, OUTGOING_MAX, Outgoing};
 use super::rpc_error::RpcError;
 use super::sessions::{BATCHES, Initialize, NO_BATCHES, Session};
+use super::standard_input;
 use crate::Gateway;
 use crate::error::ServeError;
 use crate::http::BODY_BYTES_MAX;
@@ -47,7 +49,7 @@ pub async fn serve_stdio(
     if let Some(name) = toolset.as_deref().filter(|name| !gateway.catalogue.has_toolset(name)) {
         return Err(ServeError::NoToolSet { name: name.to_owned() });
     }
-    let input = BufReader::new(tokio::io::stdin());
+    let input = standard_input::open().map_err(ServeError::Input)?;
     Pipe::serve(gateway, caller, toolset, input, tokio::io::stdout()).await
 }
 
@@ -57,7 +59,8 @@ pub async fn serve_stdio(
 /// # Errors
 /// [`ServeError::Input`], if the input or the output fails.
 pub async fn refuse_stdio(message: &str) -> Result<(), ServeError> {
-    let mut messages = Messages::new(BufReader::new(tokio::io::stdin()), BODY_BYTES_MAX);
+    let input = standard_input::open().map_err(ServeError::Input)?;
+    let mut messages = Messages::new(input, BODY_BYTES_MAX);
     let mut output = tokio::io::stdout();
     let error = RpcError::new(code::SERVER_ERROR, message);
     loop {
@@ -104,7 +107,7 @@ impl Pipe {
         output: impl AsyncWrite + Unpin + Send + 'static,
     ) -> Result<(), ServeError> {
         let (writer, messages) = mpsc::channel(WRITES_MAX);
-        let writing = tokio::spawn(write(messages, output));
+        let writing = tokio::spawn(line_writer::write(messages, output));
         let door = Door::new(gateway);
         let in_flight = InFlight::default();
         let ending = CancellationToken::new();
@@ -325,20 +328,5 @@ impl Pipe {
                 pipe.write(codec::batch(&answers)).await;
             }
         });
-    }
-}
-
-/// Writes each message on a line of its own.
-async fn write(mut messages: mpsc::Receiver<Bytes>, mut output: impl AsyncWrite + Unpin) {
-    while let Some(message) = messages.recv().await {
-        let written = async {
-            output.write_all(&message).await?;
-            output.write_all(b"\n").await?;
-            output.flush().await
-        };
-        if let Err(error) = written.await {
-            tracing::debug!(%error, "the client reads no more");
-            return;
-        }
     }
 }
