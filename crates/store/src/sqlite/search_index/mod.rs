@@ -231,7 +231,7 @@ impl Lookup {
             Err(CatchUp::Lookup(error)) if is_broken(&error) => {
                 tracing::warn!(%error, "the file that is searched is broken and is made anew");
                 self.connection = Self::connect_anew(&self.path).map_err(unavailable)?;
-                self.sealer.forget();
+                self.forget();
                 self.try_catch_up(database).map_err(LedgerError::from)
             }
             done => done.map_err(LedgerError::from),
@@ -283,14 +283,23 @@ impl Lookup {
             let is_whole = |(no, size): &(&i64, &i64)| ends.get(no).is_some_and(|end| end >= *size);
             let lacking: Vec<(&i64, &i64)> = sizes.iter().filter(|own| !is_whole(own)).collect();
             if lacking.is_empty() {
-                break;
+                return Ok(());
             }
             for (no, size) in lacking {
                 while self.take_in(database, *no, *size)? {}
             }
             ends = self.ends()?;
         }
-        Ok(())
+        match sizes.iter().all(|(no, size)| ends.get(no).is_some_and(|end| end >= size)) {
+            true => Ok(()),
+            false => Err(CatchUp::Changed),
+        }
+    }
+
+    /// Forgets what was read in a transaction that was rolled back.
+    fn forget(&mut self) {
+        self.sealer.forget();
+        self.names = Names::default();
     }
 
     fn ends(&self) -> rusqlite::Result<HashMap<i64, i64>> {
@@ -302,7 +311,7 @@ impl Lookup {
     fn take_in(&mut self, database: &Connection, writer: i64, size: i64) -> Result<bool, CatchUp> {
         let taken = self.try_take_in(database, writer, size);
         if taken.is_err() {
-            self.sealer.forget();
+            self.forget();
         }
         taken
     }
@@ -351,7 +360,7 @@ impl Lookup {
     fn take(&mut self, handed: Vec<Found>) -> rusqlite::Result<bool> {
         let taken = self.try_take(handed);
         if taken.is_err() {
-            self.sealer.forget();
+            self.forget();
         }
         taken
     }
@@ -530,6 +539,8 @@ fn name(
 enum CatchUp {
     Lookup(rusqlite::Error),
     Database(rusqlite::Error),
+    /// The file was changed by another program again and again.
+    Changed,
 }
 
 impl From<rusqlite::Error> for CatchUp {
@@ -542,6 +553,7 @@ impl From<CatchUp> for LedgerError {
     fn from(error: CatchUp) -> Self {
         match error {
             CatchUp::Lookup(error) | CatchUp::Database(error) => unavailable(error),
+            CatchUp::Changed => search::damaged(),
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Seals the search index with an HMAC over its content, under the store's digest key.
 //!
 //! A change of the file without the key breaks the seal. The seal is compared with the content of
-//! the file before entries are added, and every few seconds before a search. A file that does not
-//! match its seal is rebuilt from the database.
+//! the file before entries are added, if another connection has written since, and every few seconds
+//! before a search. A file that does not match its seal is rebuilt from the database.
 //!
 //! Doc: records.md#reading
 
@@ -44,8 +44,8 @@ struct SealDigests {
     /// The digest of the entries that are in no block yet; `first` is the number of the first one.
     tail: Part,
     first: Option<i64>,
-    /// The ends of the logs of the writers before this one, which wrote the last entries. Most writers
-    /// have ended, so that no other end changes.
+    /// The writer whose entries were added last, and the ends of the logs of the writers before it. Most of
+    /// these have ended, and stay as they are.
     ends: Option<(i64, Part)>,
 }
 
@@ -167,13 +167,11 @@ impl Sealer {
         )?;
         let mut ends = Part::default();
         if let Some(writer) = writer {
-            match known.as_ref().filter(|(own, _)| *own == writer) {
-                Some((_, before)) => ends = before.clone(),
-                None => {
-                    add(connection, ENDS, writer.saturating_sub(1), &mut ends)?;
-                    *known = Some((writer, ends.clone()));
-                }
+            if let Some((_, before)) = known.take_if(|(own, _)| *own <= writer) {
+                ends = before;
             }
+            add(connection, ENDS, writer.saturating_sub(1), &mut ends)?;
+            *known = Some((writer, ends.clone()));
         }
         add(connection, ENDS, i64::MAX, &mut ends)?;
         let mut whole = Sha256::default();

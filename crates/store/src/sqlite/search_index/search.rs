@@ -57,7 +57,7 @@ struct Summary {
     tail: Option<(Block, Ids)>,
 }
 
-fn damaged() -> LedgerError {
+pub(super) fn damaged() -> LedgerError {
     LedgerError::unavailable("what is searched was damaged and is made anew; ask again")
 }
 

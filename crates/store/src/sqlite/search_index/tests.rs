@@ -66,12 +66,16 @@ fn a_file_that_is_changed_meanwhile_is_filled_again() {
     }
 }
 
+/// Returns an event of a writer, with the name of a tool.
+fn found(writer: i64, seq: i64, tool: &str) -> Vec<Found> {
+    let mut names = [const { None }; COLUMNS];
+    names[0] = Some(Cow::from(tool.to_owned()));
+    let place = place(writer, seq);
+    vec![Found { place, time: 1, names, call: None, receipt: None, has_log: false }]
+}
+
 #[test]
 fn events_are_not_added_to_a_file_that_was_changed() {
-    let found = |seq| {
-        let (place, names) = (place(ENDED + 1, seq), [const { None }; COLUMNS]);
-        vec![Found { place, time: 1, names, call: None, receipt: None, has_log: false }]
-    };
     for change in [
         "UPDATE ends SET size = 1 WHERE writer = 1",
         "INSERT INTO names VALUES (9, 'x')",
@@ -80,8 +84,42 @@ fn events_are_not_added_to_a_file_that_was_changed() {
         let (folder, database) = (tempfile::tempdir().unwrap(), database());
         let mut own = lookup(&folder);
         own.catch_up(&database).unwrap();
-        assert_eq!(own.take(found(1)), Ok(true));
+        assert_eq!(own.take(found(ENDED + 1, 1, "a")), Ok(true));
         assert_eq!(lookup(&folder).connection.execute(change, []), Ok(1));
-        assert_eq!(own.take(found(2)), Ok(false), "{change}");
+        assert_eq!(own.take(found(ENDED + 1, 2, "b")), Ok(false), "{change}");
     }
+}
+
+#[test]
+fn two_processes_add_events_of_their_writers_in_turns() {
+    let (folder, database) = (tempfile::tempdir().unwrap(), database());
+    let [mut own, mut other] = [lookup(&folder), lookup(&folder)];
+    own.catch_up(&database).unwrap();
+    for (seq, tool) in (0..20).zip(["a", "b", "c"].into_iter().cycle()) {
+        assert_eq!(own.take(found(ENDED - 5, seq, tool)), Ok(true), "{seq}");
+        assert_eq!(other.take(found(ENDED - 2, seq, tool)), Ok(true), "{seq}");
+        assert_eq!(own.take(found(ENDED + 1, seq + 1, "d")), Ok(true), "{seq}");
+    }
+    for lookup in [own, other] {
+        let Lookup { mut sealer, connection, .. } = lookup;
+        assert_eq!(sealer.compare(&connection), Ok(true));
+    }
+}
+
+#[test]
+fn names_of_a_transaction_that_was_rolled_back_are_not_used() {
+    let (folder, database) = (tempfile::tempdir().unwrap(), database());
+    let mut own = lookup(&folder);
+    own.catch_up(&database).unwrap();
+    let refuse = "CREATE TEMP TRIGGER refused BEFORE INSERT ON tail
+                  BEGIN SELECT RAISE(ABORT, 'refused'); END";
+    own.connection.execute_batch(refuse).unwrap();
+    assert!(own.take(found(ENDED + 1, 1, "lost")).is_err());
+    own.connection.execute_batch("DROP TRIGGER refused").unwrap();
+    assert_eq!(own.take(found(ENDED + 1, 1, "kept")), Ok(true));
+    assert_eq!(own.take(found(ENDED + 1, 2, "lost")), Ok(true));
+    let sql = "SELECT group_concat(name, ' ') FROM (SELECT name FROM tail
+               JOIN names ON names.no = tail.tool ORDER BY tail.no)";
+    let names: String = own.connection.query_row(sql, [], |row| row.get(0)).unwrap();
+    assert_eq!(names, "kept lost");
 }
