@@ -30,6 +30,8 @@ use toolbooth_registry::{RegisteredTool, Source, ToolRegistry};
 /// A server with a description that the test sets.
 struct Talker {
     says: Mutex<Result<String, String>>,
+    /// How long a listing takes after the tools were read.
+    takes: Mutex<Duration>,
     asked: AtomicUsize,
     changed: (async_channel::Sender<()>, async_channel::Receiver<()>),
 }
@@ -46,8 +48,9 @@ impl ToolSource for Talker {
 
     async fn list(&self) -> Result<Listing, SourceError> {
         self.asked.fetch_add(1, Ordering::SeqCst);
-        tokio::time::sleep(Duration::from_millis(10)).await;
         let description = self.says.lock().unwrap().clone().map_err(SourceError)?;
+        let takes = *self.takes.lock().unwrap();
+        tokio::time::sleep(takes).await;
         let tool = DiscoveredTool {
             name: "read".into(),
             title: None,
@@ -99,6 +102,7 @@ async fn fixture(verify_calls: bool) -> Fixture {
 fn unlocked(verify_calls: bool, pins: Option<Arc<dyn PinStore>>) -> Fixture {
     let talker = Arc::new(Talker {
         says: Mutex::new(Ok("Reads a file.".into())),
+        takes: Mutex::new(Duration::from_millis(10)),
         asked: AtomicUsize::new(0),
         changed: async_channel::bounded(1),
     });
@@ -239,6 +243,39 @@ async fn a_call_waits_for_another_listing_only_where_the_present_one_may_be_outd
         assert_eq!(listing.await.unwrap().len(), 1);
         fresh.abort();
     }
+}
+
+/// A notification that arrives while the task that counts notifications waits for a listing.
+#[tokio::test(start_paused = true)]
+async fn a_change_is_noticed_while_another_one_is_listed() {
+    let fixture = Arc::new(fixture(false).await);
+    let catalogue = Arc::clone(&fixture.catalogue);
+    let fresh = tokio::spawn(async move { catalogue.keep_fresh(Duration::from_secs(60)).await });
+    let take_time = |ms| *fixture.talker.takes.lock().unwrap() = Duration::from_millis(ms);
+    take_time(500);
+    fixture.tells().await;
+    let before = fixture.asked();
+    let begin = || {
+        let fixture = Arc::clone(&fixture);
+        tokio::spawn(async move { fixture.call().await })
+    };
+    let first = begin();
+    while fixture.asked() == before {
+        tokio::task::yield_now().await;
+    }
+    let second = begin();
+    // The task waits for the listing of the first call now, and counts nothing.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    fixture.talker.changed.0.send(()).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert_eq!(fixture.talker.changed.1.len(), 1);
+    assert_eq!(fixture.asked(), before + 1);
+    fixture.says(Ok("Reads a file, and mails it."));
+    take_time(10);
+    let _ = first.await.unwrap();
+    assert_eq!(second.await.unwrap(), Some(ErrorCode::QuarantinedTool));
+    assert!(fixture.asked() > before + 1);
+    fresh.abort();
 }
 
 fn first_use(pins: LockFile) -> Approvals {

@@ -73,9 +73,8 @@ impl Catalogue {
     }
 
     async fn keep_one_fresh(&self, source: &TrackedSource, interval: Duration) {
-        let changes = source.entry.source.changes();
         loop {
-            match &changes {
+            match &source.notified {
                 Some(changes) => {
                     tokio::select! {
                         notified = changes.recv() => match notified {
@@ -107,7 +106,7 @@ impl Catalogue {
     }
 
     /// Lists a source, one listing at a time. For a call that has `arrived`, skips the listing if one that
-    /// began after it has been published meanwhile, or if the one that it waited for was the missing one.
+    /// began after it has been published meanwhile, or if no listing is needed any more.
     pub(super) async fn refresh_after(
         &self,
         source: &TrackedSource,
@@ -129,7 +128,7 @@ impl Catalogue {
     async fn list(&self, source: &TrackedSource) -> SourceState {
         let port = &source.entry.source;
         // A notification that arrives during the listing asks for another one.
-        let changes = source.status().changes;
+        let changes = source.begin_listing();
         let listed = match tokio::time::timeout(port.timeout(), port.list()).await {
             Ok(Ok(listing)) => Ok(listing),
             Ok(Err(error)) => Err(error.to_string()),

@@ -66,6 +66,8 @@ pub(super) struct TrackedSource {
     /// The ticket of the listing that was published last. Locked during a listing, so that an older
     /// listing is never published after a newer one.
     pub(super) published: tokio::sync::Mutex<Option<Ticket>>,
+    /// Change notifications that are not counted yet.
+    pub(super) notified: Option<async_channel::Receiver<()>>,
 }
 
 /// The state of a source between two listings.
@@ -83,7 +85,8 @@ pub(super) struct SourceStatus {
 
 impl TrackedSource {
     pub(super) fn new(entry: SourceEntry) -> Self {
-        Self { entry, status: Mutex::default(), published: tokio::sync::Mutex::default() }
+        let notified = entry.source.changes();
+        Self { entry, status: Mutex::default(), published: tokio::sync::Mutex::default(), notified }
     }
 
     pub(super) fn status(&self) -> MutexGuard<'_, SourceStatus> {
@@ -93,8 +96,18 @@ impl TrackedSource {
     /// Whether the source is listed before the next call of its tools: always by setting, after a
     /// change notification, and before the first listing of this process.
     pub(super) fn needs_verification(&self) -> bool {
+        let is_notified = self.notified.as_ref().is_some_and(|notified| !notified.is_empty());
         let status = self.status();
-        self.entry.verify_calls || status.changes > 0 || status.unverified
+        self.entry.verify_calls || status.changes > 0 || status.unverified || is_notified
+    }
+
+    /// Returns the number of change notifications that a listing which begins now covers.
+    pub(super) fn begin_listing(&self) -> u64 {
+        let mut status = self.status();
+        while self.notified.as_ref().is_some_and(|notified| notified.try_recv().is_ok()) {
+            status.changes += 1;
+        }
+        status.changes
     }
 
     /// Whether its tools are quarantined because the last listing failed. Without a change notification
