@@ -106,6 +106,10 @@ mod tests {
         assert_eq!(line, "one\n");
         let error = input.read_line(&mut line).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::BrokenPipe);
+        // The rest of the input would continue another line.
+        let mut rest = Vec::new();
+        input.read_to_end(&mut rest).await.unwrap();
+        assert_eq!(rest, b"");
     }
 
     #[tokio::test]

@@ -86,7 +86,9 @@ fn events_are_not_added_to_a_file_that_was_changed() {
         own.catch_up(&database).unwrap();
         assert_eq!(own.take(found(ENDED + 1, 1, "a")), Ok(true));
         assert_eq!(lookup(&folder).connection.execute(change, []), Ok(1));
-        assert_eq!(own.take(found(ENDED + 1, 2, "b")), Ok(false), "{change}");
+        for _ in 0..2 {
+            assert_eq!(own.take(found(ENDED + 1, 2, "b")), Ok(false), "{change}");
+        }
     }
 }
 
