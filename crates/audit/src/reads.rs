@@ -2,15 +2,19 @@
 //!
 //! Doc: records.md#reading
 
+mod filters;
+mod page;
+
 use std::collections::BTreeMap;
 
 use async_trait::async_trait;
-use serde_json::{Map, Value, json};
 use toolbooth_contracts::agent_log::AgentLog;
 use toolbooth_contracts::event::{AuditEvent, AuditEventKind};
 use toolbooth_contracts::order::OrderName;
 use toolbooth_contracts::receipt::Receipt;
 
+pub use self::filters::{EventFilter, LogFilter, ReceiptFilter};
+pub use self::page::{DAMAGED_MAX, Page};
 pub use crate::approvals::{APPROVAL_COLUMNS, ApprovalFilter, RawApproval};
 use crate::backend::pruned_range::PrunedRange;
 use crate::charges::RawBudget;
@@ -21,204 +25,6 @@ pub use crate::heads::{PrunedLog, WriterHead, WriterRow};
 use crate::history::{WindowName, WindowTotals};
 use crate::orders::RawOrder;
 use crate::queue::{CallName, RawCall};
-
-/// A filter for receipts; all conditions must match.
-#[derive(Debug, Clone, Default)]
-pub struct ReceiptFilter {
-    /// The tool.
-    pub tool: Option<String>,
-    /// The caller.
-    pub caller: Option<String>,
-    /// The call.
-    pub call: Option<String>,
-    /// The state, in its text form.
-    pub state: Option<String>,
-    /// Only receipts after this one, in list order.
-    pub after: Option<String>,
-    /// Maximum number of results.
-    pub limit: usize,
-}
-
-/// A filter for agent logs; all conditions must match.
-#[derive(Debug, Clone, Default)]
-pub struct LogFilter {
-    /// The tool.
-    pub tool: Option<String>,
-    /// The agent.
-    pub agent: Option<String>,
-    /// The caller.
-    pub caller: Option<String>,
-    /// The error code.
-    pub code: Option<String>,
-    /// The turn.
-    pub turn: Option<u64>,
-    /// The phase.
-    pub phase: Option<String>,
-    /// The epic.
-    pub epic: Option<String>,
-    /// The call.
-    pub call: Option<String>,
-    /// Only errors, or only successes.
-    pub error: Option<bool>,
-    /// Start time, inclusive, RFC 3339 UTC.
-    pub since: Option<String>,
-    /// End time, exclusive, RFC 3339 UTC.
-    pub until: Option<String>,
-    /// Maximum number of results; the newest are returned.
-    pub limit: usize,
-}
-
-/// A filter for events; all conditions must match.
-#[derive(Debug, Clone, Default)]
-pub struct EventFilter {
-    /// The tool.
-    pub tool: Option<String>,
-    /// The agent.
-    pub agent: Option<String>,
-    /// The caller.
-    pub caller: Option<String>,
-    /// The status.
-    pub status: Option<String>,
-    /// The error code.
-    pub code: Option<String>,
-    /// The call.
-    pub call: Option<String>,
-    /// Start time, inclusive, RFC 3339 UTC.
-    pub since: Option<String>,
-    /// End time, exclusive, RFC 3339 UTC.
-    pub until: Option<String>,
-    /// Only events after this place in the store, for following and for paging.
-    pub after: Option<u64>,
-    /// Maximum number of results: the next ones if `after` is set, otherwise the newest.
-    pub limit: usize,
-}
-
-fn is(wanted: Option<&String>, found: Option<&str>) -> bool {
-    wanted.is_none_or(|wanted| Some(wanted.as_str()) == found)
-}
-
-fn within(since: Option<&String>, until: Option<&String>, time: &str) -> bool {
-    since.is_none_or(|since| time >= since.as_str())
-        && until.is_none_or(|until| time < until.as_str())
-}
-
-impl ReceiptFilter {
-    /// Whether a receipt matches.
-    #[must_use]
-    pub fn fits(&self, receipt: &Receipt) -> bool {
-        is(self.tool.as_ref(), Some(&receipt.tool_id))
-            && is(self.caller.as_ref(), Some(&receipt.caller))
-            && is(self.call.as_ref(), Some(&receipt.call_id))
-            && is(self.state.as_ref(), Some(receipt.state.as_str()))
-            && self.after.as_ref().is_none_or(|after| receipt.receipt_id < *after)
-    }
-}
-
-impl LogFilter {
-    /// Whether an agent log matches.
-    #[must_use]
-    pub fn fits(&self, log: &AgentLog) -> bool {
-        is(self.tool.as_ref(), Some(&log.tool_name))
-            && is(self.agent.as_ref(), log.agent_id.as_deref())
-            && is(self.caller.as_ref(), Some(&log.caller))
-            && is(self.code.as_ref(), log.error_code.map(|code| code.as_str()))
-            && is(self.phase.as_ref(), log.phase_id.as_deref())
-            && is(self.epic.as_ref(), log.epic_id.as_deref())
-            && is(self.call.as_ref(), Some(&log.call_id))
-            && self.turn.is_none_or(|turn| log.turn_index == Some(turn))
-            && self.error.is_none_or(|error| log.is_error == error)
-            && within(self.since.as_ref(), self.until.as_ref(), &log.timestamp)
-    }
-}
-
-impl EventFilter {
-    /// Whether an event matches, regardless of its place.
-    #[must_use]
-    pub fn fits(&self, event: &AuditEvent) -> bool {
-        let body = &event.body;
-        is(self.tool.as_ref(), body.tool_name.as_deref())
-            && is(self.agent.as_ref(), body.agent_id.as_deref())
-            && is(self.caller.as_ref(), body.caller.as_deref())
-            && is(self.call.as_ref(), body.call_id.as_deref())
-            && is(self.status.as_ref(), body.status.map(|status| status.as_str()))
-            && is(self.code.as_ref(), body.error_code.map(|code| code.as_str()))
-            && within(self.since.as_ref(), self.until.as_ref(), &body.time)
-    }
-}
-
-/// A page of query results.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Page<T> {
-    /// The records.
-    pub found: Vec<T>,
-    /// Whether more follow.
-    pub more: bool,
-    /// Unreadable rows that may belong to the result; at most [`DAMAGED_MAX`].
-    pub damaged: Vec<DamagedRow>,
-}
-
-/// Maximum number of damaged rows that one page lists.
-pub const DAMAGED_MAX: usize = 100;
-
-impl<T> Default for Page<T> {
-    fn default() -> Self {
-        Self { found: Vec::new(), more: false, damaged: Vec::new() }
-    }
-}
-
-impl<T> Page<T> {
-    /// Returns a page of these records without damaged rows.
-    #[must_use]
-    pub fn of(found: Vec<T>) -> Self {
-        Self { found, ..Self::default() }
-    }
-
-    /// Adds a record if it passes; records an unreadable row.
-    ///
-    /// # Errors
-    /// Any [`LedgerError`] except [`LedgerError::Damaged`].
-    pub fn add(
-        &mut self,
-        read: Result<T, LedgerError>,
-        passes: impl FnOnce(&T) -> bool,
-    ) -> Result<(), LedgerError> {
-        match read {
-            Ok(record) => self.found.extend(Some(record).filter(|record| passes(record))),
-            Err(LedgerError::Damaged(row)) => self.add_damaged([row]),
-            Err(error) => return Err(error),
-        }
-        Ok(())
-    }
-
-    /// Records unreadable rows, each once.
-    pub fn add_damaged(&mut self, rows: impl IntoIterator<Item = DamagedRow>) {
-        for row in rows {
-            if self.damaged.len() < DAMAGED_MAX && !self.damaged.contains(&row) {
-                self.damaged.push(row);
-            }
-        }
-    }
-
-    /// Truncates the page to `limit` records, and records whether there were more.
-    pub fn truncate(&mut self, limit: usize) {
-        self.more = self.found.len() > limit;
-        self.found.truncate(limit);
-    }
-}
-
-impl<T: serde::Serialize> Page<T> {
-    /// Returns the page as a document: the records under `name`, and any unreadable rows under
-    /// `damaged`.
-    #[must_use]
-    pub fn document(&self, name: &str) -> Map<String, Value> {
-        let mut out = Map::new();
-        out.insert(name.to_owned(), json!(self.found));
-        if !self.damaged.is_empty() {
-            out.insert("damaged".to_owned(), json!(self.damaged));
-        }
-        out
-    }
-}
 
 /// The kind of record that an id names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,3 +1,8 @@
+use std::io::ErrorKind;
+
+use toolbooth_contracts::ExecutionLog;
+
+use super::program_network::{LOOKUPS_OF_PROGRAM_MAX, NAMED_MAX, NAMES_MAX};
 use super::*;
 
 fn list(entries: &[&str]) -> AllowList {
@@ -120,7 +125,7 @@ async fn look_ups_of_a_program_are_bounded() {
         tokio::task::yield_now().await;
     }
     let error = greedy.look_up("b.example", 0).await.unwrap_err();
-    assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+    assert_eq!(error.kind(), ErrorKind::TimedOut);
     assert_eq!(other.lookups.available_permits(), LOOKUPS_OF_PROGRAM_MAX);
     let left = rules.budget.lookups.available_permits();
     assert_eq!(left, LOOKUPS_MAX - LOOKUPS_OF_PROGRAM_MAX);

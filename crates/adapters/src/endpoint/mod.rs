@@ -5,37 +5,35 @@
 //!
 //! Path: 7. Doc: execution.md#endpoints
 
+mod destinations;
 mod openapi;
 mod request;
+mod response;
 
-use std::collections::HashMap;
-use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use async_trait::async_trait;
-use futures_util::StreamExt;
 use http::header::{ACCEPT, CONTENT_TYPE, HOST, LOCATION};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
-use serde_json::Value;
-use toolbooth_contracts::causes::{causes, with_causes};
+use toolbooth_contracts::causes::with_causes;
 use toolbooth_contracts::contract::ToolContract;
 use toolbooth_contracts::coverage::Readiness;
-use toolbooth_contracts::json::{JsonText, parse};
 use toolbooth_contracts::port::ExecutionError;
 use toolbooth_contracts::{
-    Conversation, Dispatch, Effect, ErrorCode, Executor, Outcome, Payload, ToolOutput,
+    Conversation, Dispatch, Effect, ErrorCode, Executor, Outcome, ToolOutput,
 };
-use url::{Host, Url};
+use url::Url;
 
 pub use openapi::Operations;
 pub use request::RequestTemplate;
 
-use crate::error::{AddressError, FillError, RedirectError};
-use crate::net_guard::{Guard, ResolveError};
+use self::destinations::{Judged, Resolver};
+use self::response::failed;
+use crate::error::{FillError, RedirectError};
+use crate::net_guard::Guard;
 use crate::secrets::{KnownSecrets, Setting};
-use crate::text::plain;
 use crate::tls;
 use crate::tracked_body::{self, Sent};
 use request::Request;
@@ -46,11 +44,6 @@ pub const RESPONSE_BYTES_MAX: usize = 10 << 20;
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Upper limit of configured redirects.
 pub const REDIRECTS_MAX: u32 = 10;
-/// Maximum characters of the error title that an endpoint returns.
-const TITLE_CHARS_MAX: usize = 300;
-/// Maximum bytes of an error response that are stored for operators.
-const FAILURE_BYTES_MAX: usize = 64 << 10;
-
 /// The requests of an endpoint's tools.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Plan {
@@ -89,46 +82,6 @@ pub struct Endpoint {
     settings: EndpointSettings,
     client: OnceLock<reqwest::Client>,
     judged: Judged,
-}
-
-/// Maximum number of cached names of an endpoint.
-const NAMES_MAX: usize = 64;
-
-/// How long the addresses of a name are cached. They are checked at each request.
-const LOOK_UP_EVERY: Duration = Duration::from_secs(5);
-
-/// The addresses of a name that were checked with the requested port.
-#[derive(Debug, Clone)]
-struct LookedUp {
-    addresses: Vec<SocketAddr>,
-    at: Instant,
-}
-
-type Judged = Arc<Mutex<HashMap<String, LookedUp>>>;
-
-/// The resolver for the HTTP library, which does not pass the port. It uses the checked addresses if
-/// they exist.
-struct Resolver {
-    guard: Guard,
-    judged: Judged,
-}
-
-fn locked(judged: &Judged) -> MutexGuard<'_, HashMap<String, LookedUp>> {
-    judged.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl reqwest::dns::Resolve for Resolver {
-    fn resolve(&self, name: reqwest::dns::Name) -> reqwest::dns::Resolving {
-        let known = locked(&self.judged).get(name.as_str()).cloned();
-        let guard = self.guard.clone();
-        Box::pin(async move {
-            let found = match known {
-                Some(known) => known.addresses,
-                None => guard.resolve(name.as_str(), 0).await?,
-            };
-            Ok(Box::new(found.into_iter()) as reqwest::dns::Addrs)
-        })
-    }
 }
 
 impl Endpoint {
@@ -217,49 +170,6 @@ impl Endpoint {
         Ok(headers)
     }
 
-    /// Checks the destination of a URL by address and port. The addresses of a name are stored, and
-    /// the connection uses them.
-    async fn judge(&self, url: &Url) -> Result<(), AddressError> {
-        let port = url.port_or_known_default().unwrap_or_default();
-        let address = match url.host() {
-            Some(Host::Ipv4(address)) => IpAddr::V4(address),
-            Some(Host::Ipv6(address)) => IpAddr::V6(address),
-            Some(Host::Domain(name)) => return self.judge_name(name, port).await,
-            None => return Err(AddressError::NoHost),
-        };
-        self.settings.guard.check(SocketAddr::new(address, port))
-    }
-
-    async fn judge_name(&self, name: &str, port: u16) -> Result<(), AddressError> {
-        let guard = &self.settings.guard;
-        let known = locked(&self.judged).get(name).cloned();
-        if let Some(known) = known.filter(|known| known.at.elapsed() < LOOK_UP_EVERY) {
-            let mut addresses = known.addresses.iter();
-            return addresses.try_for_each(|address| {
-                let judged = guard.check(SocketAddr::new(address.ip(), port));
-                judged.map_err(|reason| reason.of_name(name))
-            });
-        }
-        match guard.resolve(name, port).await {
-            Ok(mut addresses) => {
-                // The HTTP library sets the port of the URL.
-                addresses.iter_mut().for_each(|address| address.set_port(0));
-                let mut judged = locked(&self.judged);
-                if judged.len() >= NAMES_MAX {
-                    judged.clear();
-                }
-                judged.insert(name.to_owned(), LookedUp { addresses, at: Instant::now() });
-                Ok(())
-            }
-            Err(ResolveError::Refused(reason)) => Err(reason),
-            // The connection attempt fails and reports the error.
-            Err(ResolveError::Unresolved(_)) => {
-                locked(&self.judged).remove(name);
-                Ok(())
-            }
-        }
-    }
-
     async fn ask(&self, dispatch: &Dispatch) -> Result<ToolOutput, ExecutionError> {
         let mut request = self.request(dispatch)?;
         let mut headers = self.headers(dispatch)?;
@@ -319,91 +229,10 @@ impl Endpoint {
         }
     }
 
-    async fn answer(
-        &self,
-        response: reqwest::Response,
-        before: Effect,
-    ) -> Result<ToolOutput, ExecutionError> {
-        let status = response.status();
-        let media_type = response
-            .headers()
-            .get(CONTENT_TYPE)
-            .and_then(|value| value.to_str().ok())
-            .unwrap_or_default()
-            .to_owned();
-        let fine = status.as_u16() < 400;
-        let most = if fine { self.settings.response_bytes_max } else { FAILURE_BYTES_MAX };
-        let (bytes, whole) = body(response, most).await.map_err(|error| {
-            ExecutionError::adapter(Effect::Unknown, format!("the response broke off: {error}"))
-        })?;
-        if !fine {
-            return Err(self.refusal(status, &bytes, before));
-        }
-        if !whole {
-            return Err(ExecutionError {
-                code: ErrorCode::ResultTooLarge,
-                effect: Effect::Completed,
-                safe: None,
-                internal: format!("the response has more than {most} bytes"),
-            });
-        }
-        // The agent must not see the secrets given to the endpoint.
-        let secrets = self.secrets();
-        let mut text = String::from_utf8_lossy(&bytes);
-        if secrets.has_numbers() {
-            text = secrets.conceal_text(&text).into();
-        }
-        let is_json = openapi::is_json(&media_type) || media_type.is_empty();
-        if is_json && !text.trim().is_empty() {
-            match JsonText::parse(&*text) {
-                Ok(data) => {
-                    let data = secrets.concealed_json(&data).unwrap_or(data);
-                    return Ok(ToolOutput::new(Payload::data(data)));
-                }
-                Err(fault) if !media_type.is_empty() => {
-                    return Err(ExecutionError {
-                        code: ErrorCode::InvalidToolResult,
-                        effect: Effect::Completed,
-                        safe: None,
-                        internal: secrets.conceal_text(&format!(
-                            "the response says that it is JSON, but: {fault}"
-                        )),
-                    });
-                }
-                Err(_) => (),
-            }
-        }
-        if is_text(&media_type) || text.trim().is_empty() {
-            return Ok(ToolOutput::text(secrets.conceal_text(&plain(text.as_bytes()))));
-        }
-        Err(ExecutionError {
-            code: ErrorCode::InvalidToolResult,
-            effect: Effect::Completed,
-            safe: None,
-            internal: format!("the response is `{media_type}`, neither JSON nor text"),
-        })
-    }
-
     /// Returns the secrets given to the endpoint.
     fn secrets(&self) -> KnownSecrets {
         let headers = self.settings.headers.iter();
         Setting::known(headers.map(|(name, value)| (name.as_str(), value)))
-    }
-
-    /// Converts a response with a status of 400 or more into an error.
-    fn refusal(&self, status: StatusCode, bytes: &[u8], before: Effect) -> ExecutionError {
-        let secrets = self.secrets();
-        let text = secrets.conceal_text(&plain(bytes));
-        let problem = parse(text.as_bytes()).unwrap_or_default();
-        let word = |name: &str| problem.get(name).and_then(Value::as_str).map(str::to_owned);
-        let title = word("title").or_else(|| word("message")).or_else(|| word("error"));
-        let title = title.or_else(|| status.canonical_reason().map(str::to_owned));
-        let title = secrets.conceal_text(&plain(title.unwrap_or_default().as_bytes()));
-        let title: String = title.chars().take(TITLE_CHARS_MAX).collect();
-        // A server that responded with a redirect before may have processed the request.
-        let effect = if tracked_body::says_not_taken(status) { before } else { Effect::Unknown };
-        let safe = format!("the tool's endpoint answered {}: {title}", status.as_u16());
-        ExecutionError::adapter(effect, format!("status {status}: {text}")).with_safe(safe)
     }
 }
 
@@ -451,53 +280,6 @@ fn refused(effect: Effect, reason: String) -> ExecutionError {
         safe: Some("the tool's endpoint is at an address that is not reached from here".to_owned()),
         internal: reason,
     }
-}
-
-/// Converts the failure of a request without a response. `taken`: the server may have received all
-/// of it.
-fn failed(
-    error: &reqwest::Error,
-    taken: bool,
-    before: Effect,
-    refuse: impl FnOnce(String) -> ExecutionError,
-) -> ExecutionError {
-    let mut told = String::new();
-    for cause in causes(error) {
-        if let Some(ResolveError::Refused(reason)) = cause.downcast_ref() {
-            return refuse(reason.to_string());
-        }
-        told = cause.to_string();
-    }
-    let unsent = error.is_connect() || error.is_builder();
-    let effect = if unsent || !taken { before } else { Effect::Unknown };
-    if error.is_timeout() && !unsent {
-        return ExecutionError { code: ErrorCode::Timeout, effect, safe: None, internal: told };
-    }
-    ExecutionError::adapter(effect, told).with_safe("the tool's endpoint cannot be reached")
-}
-
-/// Reads at most `most` bytes of a body; returns them, and whether the body is complete. The limit
-/// applies to decompressed bytes.
-async fn body(response: reqwest::Response, most: usize) -> reqwest::Result<(Vec<u8>, bool)> {
-    let mut bytes = Vec::new();
-    let mut stream = response.bytes_stream();
-    while let Some(chunk) = stream.next().await {
-        let chunk = chunk?;
-        let space = most.saturating_sub(bytes.len());
-        bytes.extend_from_slice(chunk.get(..space.min(chunk.len())).unwrap_or_default());
-        if chunk.len() > space {
-            return Ok((bytes, false));
-        }
-    }
-    Ok((bytes, true))
-}
-
-fn is_text(media_type: &str) -> bool {
-    let bare = media_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
-    bare.is_empty()
-        || bare.starts_with("text/")
-        || bare.ends_with("+xml")
-        || ["application/xml", "application/yaml", "application/x-ndjson"].contains(&bare.as_str())
 }
 
 #[async_trait]

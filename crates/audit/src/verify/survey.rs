@@ -3,49 +3,26 @@
 //!
 //! Doc: records.md#verification
 
+mod expectations;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use toolbooth_contracts::event::AuditEventKind;
 
+pub(super) use self::expectations::{Base, Before, Expectations, Wanted};
 use super::TrustAnchors;
-use super::event_fields::EventFields;
 use super::report::Problems;
 use crate::backend::disk_space::Dropped;
 use crate::backend::merkle::{Frontier, Hash};
 use crate::backend::pruning::Remaining;
-use crate::charges::{DAY_MS, day_of};
 use crate::checkpoint::{Checkpoint, NamedHead};
 use crate::note;
 use crate::reads::{MILESTONES, WriterHead};
 
 /// The heads of other logs, as an event lists them.
 type Heads = Vec<NamedHead>;
-
-/// A root that must match.
-#[derive(Debug, Clone)]
-pub(super) struct Wanted {
-    pub(super) root: Option<Hash>,
-    pub(super) by: String,
-    /// Whether it was stored outside. Events that a restored backup lacks are then still missing.
-    outside: bool,
-}
-
-/// The end of a log, as the next log names it.
-#[derive(Debug)]
-pub(super) struct Before {
-    pub(super) writer: String,
-    pub(super) size: u64,
-    pub(super) leaf: Option<String>,
-}
-
-/// The pruned beginning of a log.
-#[derive(Debug, Clone)]
-pub(super) struct Base {
-    pub(super) frontier: Frontier,
-    pub(super) last: Hash,
-}
 
 /// The records that an event states as pruned.
 #[derive(Debug)]
@@ -82,135 +59,6 @@ pub(super) struct LogFindings {
     prunes: Vec<(String, u64, Pruned)>,
     learnt: Expectations,
     problems: Problems,
-}
-
-/// The expectations for the replay of the logs.
-#[derive(Debug, Default)]
-pub(super) struct Expectations {
-    /// Roots by writer and size.
-    pub(super) wanted: BTreeMap<(String, u64), Vec<Wanted>>,
-    /// Logs with pruned beginnings, as exports of earlier versions contain them.
-    pub(super) bases: BTreeMap<String, Base>,
-    /// The remaining events of parts of logs.
-    pub(super) left: BTreeMap<String, Vec<Remaining>>,
-    /// The places up to which an earlier version removed the beginnings of logs, regardless of the
-    /// records they accounted for.
-    adopted: BTreeMap<String, u64>,
-    /// The times before which receipts and agent logs were pruned.
-    pub(super) receipts_before: Option<String>,
-    /// The times before which receipts were pruned, and when (milliseconds since 1970-01-01 UTC), without
-    /// those that another one includes.
-    receipts_pruned: Vec<(String, i64)>,
-    pub(super) logs_before: Option<String>,
-    /// The time before which events were pruned.
-    events_before: Option<String>,
-    /// The time before which asynchronous calls with a result were pruned.
-    pub(super) calls_before: Option<String>,
-    /// The time before which expired approvals were pruned.
-    pub(super) approvals_before: Option<String>,
-    /// The places up to which agent logs were removed to free space, by writer: all of them, and
-    /// those of calls without a receipt.
-    logs_dropped: BTreeMap<String, u64>,
-    refusals_dropped: BTreeMap<String, u64>,
-    /// The ends of logs of a restored backup.
-    restored: BTreeMap<String, u64>,
-    /// The number of milestones of each writer, and the sum of their places.
-    pub(super) milestones: BTreeMap<String, (i64, i128)>,
-    /// The place at which a log states its end.
-    pub(super) stops: BTreeMap<String, u64>,
-    pub(super) befores: Vec<Before>,
-    /// The start times of logs, and the notes of their newest checkpoints.
-    pub(super) starts: BTreeMap<String, String>,
-    pub(super) notes: BTreeMap<String, String>,
-    /// The digest keys that logs name.
-    pub(super) key_ids: BTreeMap<String, String>,
-}
-
-impl Expectations {
-    /// Records that receipts from before a time were pruned, at the time of an event.
-    fn receipts_pruned(&mut self, before: Option<String>, at: Option<&str>) {
-        let Some(before) = before else { return };
-        let at: Option<jiff::Timestamp> = at.and_then(|at| at.parse().ok());
-        let at_ms = at.map_or(i64::MIN, jiff::Timestamp::as_millisecond);
-        let includes =
-            |one: &(String, i64), other: &(String, i64)| one.0 >= other.0 && one.1 >= other.1;
-        let new = (before, at_ms);
-        if !self.receipts_pruned.iter().any(|known| includes(known, &new)) {
-            self.receipts_pruned.retain(|known| !includes(&new, known));
-            self.receipts_pruned.push(new);
-        }
-    }
-
-    /// Whether no pruning can have removed a receipt that was accounted for at a time, because a window
-    /// counted it until then.
-    pub(super) fn is_counted(&self, time: &str, until_ms: Option<u64>) -> bool {
-        let until_ms = until_ms.map(|until| i64::try_from(until).unwrap_or(i64::MAX));
-        let lets_go = |until_ms: i64| {
-            self.receipts_pruned
-                .iter()
-                .any(|(before, at)| time < before.as_str() && until_ms <= *at)
-        };
-        until_ms.is_some_and(|until_ms| !lets_go(until_ms))
-    }
-
-    /// Whether a checkpoint has named the end of a log: by its root, if its row has one.
-    pub(super) fn is_named(&self, writer: &str, size: u64, has_root: bool) -> bool {
-        let wanted = self.wanted.get(&(writer.to_owned(), size));
-        wanted.is_some_and(|wanted| wanted.iter().any(|own| own.root.is_some() || !has_root))
-    }
-
-    /// Whether the agent log of an event was removed, by retention or because space ran short.
-    pub(super) fn is_log_gone(&self, fields: &EventFields) -> bool {
-        let is_dropped = |dropped: &BTreeMap<String, u64>| {
-            dropped.get(&fields.writer).is_some_and(|to| fields.seq < *to)
-        };
-        self.logs_before.as_ref().is_some_and(|before| fields.time < *before)
-            || is_dropped(&self.logs_dropped)
-            || fields.receipt_id.is_none() && is_dropped(&self.refusals_dropped)
-    }
-
-    /// Whether an earlier version has removed events, regardless of the records they accounted for.
-    pub(super) fn lacks_events(&self) -> bool {
-        !(self.adopted.is_empty() && self.bases.is_empty())
-    }
-
-    /// Returns the last day of which events may be pruned, as in `2026-01-31`. The day after the
-    /// pruning counts too, because the clocks of the store and of a gateway may differ.
-    pub(super) fn pruned_day(&self) -> Option<String> {
-        let before: jiff::Timestamp = self.events_before.as_ref()?.parse().ok()?;
-        Some(day_of(before.as_millisecond().saturating_add(DAY_MS)).0)
-    }
-
-    /// Returns the places up to which this was done, by writer.
-    pub(super) fn lacking(&self) -> BTreeMap<String, u64> {
-        let mut lacking = self.adopted.clone();
-        for (writer, base) in &self.bases {
-            let size = lacking.entry(writer.clone()).or_default();
-            *size = base.frontier.size().max(*size);
-        }
-        lacking
-    }
-
-    /// Whether an event was removed by an earlier version, regardless of the records it accounted
-    /// for.
-    pub(super) fn is_lacking(&self, writer: &str, seq: u64) -> bool {
-        let base = self.bases.get(writer).map(|base| base.frontier.size());
-        let adopted = self.adopted.get(writer).copied();
-        base.max(adopted).is_some_and(|size| seq < size)
-    }
-
-    /// Whether an operator has accepted the current end of a log.
-    pub(super) fn is_restored(&self, writer: &str, has: u64) -> bool {
-        self.restored.get(writer).is_some_and(|size| *size <= has)
-    }
-
-    fn want(&mut self, writer: String, size: u64, root: Option<Hash>, by: &str, outside: bool) {
-        let wanted = self.wanted.entry((writer, size)).or_default();
-        // Checkpoints that name the same end of a log are duplicates.
-        if !wanted.iter().any(|wanted| wanted.root == root && wanted.outside == outside) {
-            wanted.push(Wanted { root, by: by.to_owned(), outside });
-        }
-    }
 }
 
 fn fact<'f>(facts: Option<&'f Map<String, Value>>, name: &str) -> Option<&'f str> {

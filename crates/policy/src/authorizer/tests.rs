@@ -1,6 +1,7 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
+use toolbooth_contracts::approval::Approvers;
 use toolbooth_contracts::charge::Charge;
 use toolbooth_contracts::history::WindowName;
 use toolbooth_contracts::{CallContext, Guard, Identity, ToolPattern};
@@ -8,6 +9,7 @@ use toolbooth_contracts::{CallContext, Guard, Identity, ToolPattern};
 use super::*;
 use crate::caller::Grant;
 use crate::error::EngineError;
+use crate::{DependentVerdict, Question};
 
 fn contract(id: &str, permissions: &[&str]) -> ToolContract {
     let entry = json!({"name": id, "input_schema": {"type": "object"}, "output_schema": {}, "permissions": permissions,

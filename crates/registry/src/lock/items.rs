@@ -12,9 +12,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use toolbooth_contracts::port::{DiscoveredItem, ItemKind};
 
+use super::approvals::NEW;
 use super::change::{Compatibility, FieldChange, text_change};
 use super::diff::{self, Change, ToolDiff};
-use super::{Approvals, InvalidLock, Lock, LockFile, NEW, NewTools, Objection, Suspicious};
+use super::{Approvals, InvalidLock, Lock, LockFile, NewTools, Objection, Suspicious};
 use crate::digest;
 use crate::items::{RegisteredItem, spaced_document};
 use crate::suspicion::{self, Suspicion};

@@ -5,24 +5,24 @@
 //!
 //! Path: 1, 10. Doc: front-doors.md#messages
 
+mod params;
+mod write;
+
 use std::borrow::Cow;
-use std::collections::HashMap;
 
 use bytes::Bytes;
-use serde::de::value::MapDeserializer;
-use serde::de::{DeserializeOwned, Error as _, IgnoredAny, MapAccess};
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::de::{Error as _, MapAccess};
+use serde::{Deserialize, Deserializer};
+use serde_json::Value;
 use serde_json::value::RawValue;
-use serde_json::{Map, Value, json};
 use toolbooth_mcp::code;
 
-use super::call_result::CallResult;
+pub(super) use self::params::Params;
+pub(super) use self::write::{Body, answer, batch, error_answer, notification};
 use super::rpc_error::RpcError;
 
 /// Maximum bytes of an id.
 const ID_BYTES_MAX: usize = 1_024;
-/// Maximum bytes of the known members of `_meta`.
-const META_BYTES_MAX: usize = 64 << 10;
 /// Maximum messages of one batch.
 const BATCH_MAX: usize = 100;
 
@@ -60,133 +60,6 @@ impl Id {
     /// Returns the id as a value.
     pub(super) fn value(&self) -> Value {
         serde_json::from_str(&self.0).unwrap_or_default()
-    }
-}
-
-/// The parameters of a message, each member as raw JSON.
-#[derive(Debug, Clone)]
-pub(super) enum Params {
-    /// The members of an object, each name once.
-    Members(Vec<(String, Box<RawValue>)>),
-    /// Other parameters: not an object, with a repeated member, or with more members than
-    /// `MEMBERS_MAX`.
-    Whole(Box<RawValue>),
-}
-
-impl Default for Params {
-    fn default() -> Self {
-        Self::Members(Vec::new())
-    }
-}
-
-impl Params {
-    /// Reads all members as `T`; unknown members are ignored. [`Params::member`] reads one member
-    /// and does not parse the others.
-    ///
-    /// # Errors
-    /// `-32602`, with the reason.
-    pub(super) fn read<T: DeserializeOwned>(&self) -> Result<T, RpcError> {
-        let read = match self {
-            Self::Whole(raw) => serde_json::from_str(raw.get()),
-            Self::Members(members) => {
-                let members = members.iter().map(|(name, raw)| (name.as_str(), raw.as_ref()));
-                T::deserialize(MapDeserializer::new(members))
-            }
-        };
-        read.map_err(|error| malformed(&error))
-    }
-
-    /// Reads one member; `None` if it is absent.
-    ///
-    /// # Errors
-    /// As [`Params::read`].
-    pub(super) fn member<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>, RpcError> {
-        let read = match self {
-            Self::Members(members) => {
-                let own = members.iter().find(|(own, _)| own == name);
-                own.map(|(_, raw)| serde_json::from_str(raw.get())).transpose()
-            }
-            Self::Whole(raw) => {
-                let members: Result<HashMap<String, Box<RawValue>>, _> =
-                    serde_json::from_str(raw.get());
-                members.and_then(|mut members| {
-                    members.remove(name).map(|raw| serde_json::from_str(raw.get())).transpose()
-                })
-            }
-        };
-        read.map_err(|error| malformed(&error))
-    }
-
-    /// Removes a member and returns it as raw JSON; `None` if it is absent.
-    pub(super) fn take(&mut self, name: &str) -> Option<Box<RawValue>> {
-        match self {
-            Self::Members(members) => {
-                let at = members.iter().position(|(own, _)| own == name)?;
-                Some(members.swap_remove(at).1)
-            }
-            Self::Whole(_) => self.member(name).ok().flatten(),
-        }
-    }
-
-    /// Returns the members of `_meta` that the gateway knows; all others are skipped.
-    ///
-    /// # Errors
-    /// `-32602` if `_meta` is not an object, or its known members are too large.
-    pub(super) fn meta(&self) -> Result<Map<String, Value>, RpcError> {
-        #[derive(Deserialize)]
-        struct Meta {
-            #[serde(default, rename = "_meta")]
-            meta: Option<MetaMembers>,
-        }
-        let known = match self {
-            Self::Members(_) => self.member::<Option<MetaMembers>>("_meta")?.flatten(),
-            Self::Whole(_) => self.read::<Meta>()?.meta,
-        };
-        Ok(known.map(|known| known.0).unwrap_or_default())
-    }
-}
-
-fn malformed(error: &serde_json::Error) -> RpcError {
-    // Line and column count from the start of the parameters, which would mislead the client.
-    let text = error.to_string();
-    let sentence = text.split(" at line ").next().unwrap_or_default();
-    RpcError::invalid_params(format!("the parameters are malformed: {sentence}"))
-}
-
-/// The members of `_meta` that the gateway knows.
-struct MetaMembers(Map<String, Value>);
-
-impl<'de> Deserialize<'de> for MetaMembers {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        struct Visitor;
-        impl<'de> serde::de::Visitor<'de> for Visitor {
-            type Value = MetaMembers;
-            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str("an object as `_meta`")
-            }
-            fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<MetaMembers, A::Error> {
-                let (mut known, mut bytes) = (Map::new(), 0);
-                while let Some(key) = members.next_key::<Cow<'de, str>>()? {
-                    let is_known = key == "progressToken"
-                        || key.starts_with("toolbooth/")
-                        || key.starts_with("io.modelcontextprotocol/");
-                    if !is_known {
-                        members.next_value::<IgnoredAny>()?;
-                        continue;
-                    }
-                    let raw = members.next_value::<Box<RawValue>>()?;
-                    bytes += key.len() + raw.get().len();
-                    if bytes > META_BYTES_MAX {
-                        let sentence = "what is known of `_meta` has more than 65536 bytes";
-                        return Err(A::Error::custom(sentence));
-                    }
-                    let value = serde_json::from_str(raw.get()).map_err(A::Error::custom)?;
-                    known.insert(key.into_owned(), value);
-                }
-                Ok(MetaMembers(known))
-            }
-        }
-        from.deserialize_map(Visitor)
     }
 }
 
@@ -385,69 +258,6 @@ fn is_object(params: &Params) -> bool {
     }
 }
 
-/// The result of a request. The result of a call is serialized directly, without a `Value`.
-#[derive(Debug, Serialize)]
-#[serde(untagged)]
-pub(super) enum Body {
-    /// Any other result.
-    Document(Value),
-    /// The result of a call.
-    Call(Box<CallResult>),
-}
-
-impl From<Value> for Body {
-    fn from(document: Value) -> Self {
-        Self::Document(document)
-    }
-}
-
-/// Returns the answer to a request.
-pub(super) fn answer(id: &Id, answered: Result<Body, RpcError>) -> Bytes {
-    #[derive(Serialize)]
-    struct Answer<'a> {
-        jsonrpc: &'static str,
-        id: Value,
-        result: &'a Body,
-    }
-    match answered {
-        Ok(result) => {
-            let bytes = match &result {
-                Body::Document(_) => 0,
-                Body::Call(call) => call.bytes(),
-            };
-            encode(&Answer { jsonrpc: "2.0", id: id.value(), result: &result }, bytes)
-        }
-        Err(error) => error_answer(Some(id), &error),
-    }
-}
-
-/// Returns the error as an answer; its id is `null` if no id could be read.
-pub(super) fn error_answer(id: Option<&Id>, error: &RpcError) -> Bytes {
-    let id = id.map_or(Value::Null, Id::value);
-    encode(&json!({ "jsonrpc": "2.0", "id": id, "error": error }), 0)
-}
-
-/// Returns a notification of the gateway.
-pub(super) fn notification(method: &str, params: Option<Value>) -> Bytes {
-    let mut message = json!({ "jsonrpc": "2.0", "method": method });
-    if let (Some(params), Some(members)) = (params, message.as_object_mut()) {
-        members.insert("params".to_owned(), params);
-    }
-    encode(&message, 0)
-}
-
-/// Joins the answers of a batch into one message.
-pub(super) fn batch(answers: &[Bytes]) -> Bytes {
-    let mut batch =
-        Vec::with_capacity(answers.iter().map(Bytes::len).sum::<usize>() + answers.len() + 1);
-    for (at, answer) in answers.iter().enumerate() {
-        batch.push(if at == 0 { b'[' } else { b',' });
-        batch.extend_from_slice(answer);
-    }
-    batch.push(b']');
-    batch.into()
-}
-
 /// Finds the id in the beginning of a message. Only a member of the message itself counts, not one
 /// of a nested value.
 pub(super) fn id_of_beginning(message: &[u8]) -> Option<Id> {
@@ -489,16 +299,6 @@ fn end_of_text(message: &[u8], start: usize) -> Option<usize> {
             _ => at += 1,
         }
     }
-}
-
-/// Serializes a message, of which about `bytes` are known.
-fn encode(message: &impl Serialize, bytes: usize) -> Bytes {
-    let mut text = Vec::with_capacity(bytes + 512);
-    // Values of JSON are always serialisable.
-    if serde_json::to_writer(&mut text, message).is_err() {
-        text.clear();
-    }
-    text.into()
 }
 
 #[cfg(test)]

@@ -10,7 +10,8 @@ use toolbooth_audit::LedgerError;
 
 use super::blocks::{BLOCK, Block, Id, Ids};
 use super::seal::digest_of_block;
-use super::{Found, LOOKUP, VERSION, is_broken, split, tail};
+use super::write::tail;
+use super::{Found, LOOKUP, VERSION, is_broken, split};
 use crate::packing;
 use crate::sqlite::connection::connect_to_read;
 use crate::sqlite::schema::place;

@@ -12,11 +12,14 @@
 
 mod blocks;
 mod compare;
+mod entry;
 mod handover;
 mod seal;
 mod search;
+mod write;
 
 pub(super) use compare::differences;
+pub(super) use entry::Found;
 pub(super) use handover::{FoundReceiver, FoundSender, found_channel};
 pub(super) use search::Search;
 
@@ -25,12 +28,11 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior};
-use serde::Deserialize;
 use toolbooth_audit::LedgerError;
-use toolbooth_contracts::event::EventBody;
 
-use blocks::{BLOCK, Block, COLUMNS, Id, IndexEntry};
+use blocks::BLOCK;
 use seal::Sealer;
+use write::{put, set_end};
 
 use super::connection::{BUSY, connect_to_read, keep_a_log, touch};
 use super::schema::{SEQ_BITS, place};
@@ -76,74 +78,6 @@ CREATE TABLE blocks (
 CREATE TABLE ids (no INTEGER PRIMARY KEY, ids BLOB NOT NULL) STRICT;
 CREATE TABLE seal (one INTEGER PRIMARY KEY, mac TEXT NOT NULL) STRICT;
 ";
-
-/// The members of an event that are indexed.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct IndexedFields {
-    time: String,
-    tool_name: Option<String>,
-    agent_id: Option<String>,
-    caller: Option<String>,
-    error_code: Option<String>,
-    status: Option<String>,
-    call_id: Option<String>,
-    receipt_id: Option<String>,
-    log_digest: Option<String>,
-}
-
-/// The indexed members of one event, with its names as text.
-#[derive(Debug)]
-pub(super) struct Found {
-    place: i64,
-    time: i64,
-    /// In the order of [`Column`].
-    names: [Option<Cow<'static, str>>; COLUMNS],
-    call: Option<Id>,
-    receipt: Option<Id>,
-    has_log: bool,
-}
-
-impl Found {
-    /// Returns the indexed members of an event that was written at `place`.
-    pub(super) fn of(place: i64, body: &EventBody) -> Self {
-        let own = |name: &Option<String>| name.clone().map(Cow::from);
-        Self {
-            place,
-            time: time_number(&body.time),
-            names: [
-                own(&body.tool_name),
-                own(&body.agent_id),
-                own(&body.caller),
-                body.error_code.map(|code| code.as_str().into()),
-                body.status.map(|status| status.as_str().into()),
-            ],
-            call: body.call_id.as_deref().map(Id::of),
-            receipt: body.receipt_id.as_deref().map(Id::of),
-            has_log: body.log_digest.is_some(),
-        }
-    }
-
-    fn read(place: i64, fields: IndexedFields) -> Self {
-        let names =
-            [fields.tool_name, fields.agent_id, fields.caller, fields.error_code, fields.status];
-        Self {
-            place,
-            time: time_number(&fields.time),
-            names: names.map(|name| name.map(Cow::from)),
-            call: fields.call_id.as_deref().map(Id::of),
-            receipt: fields.receipt_id.as_deref().map(Id::of),
-            has_log: fields.log_digest.is_some(),
-        }
-    }
-}
-
-/// Converts the digits of a time, down to milliseconds, to a number that sorts like the time.
-fn time_number(time: &str) -> i64 {
-    const DIGITS: usize = "20260101000000000".len();
-    let digits = time.bytes().filter(u8::is_ascii_digit).chain(std::iter::repeat(b'0'));
-    digits.take(DIGITS).fold(0, |number, digit| number * 10 + i64::from(digit - b'0'))
-}
 
 /// An open search index.
 pub(super) struct Lookup {
@@ -393,146 +327,6 @@ impl Lookup {
 fn clear_changed(transaction: &Connection) -> rusqlite::Result<()> {
     tracing::warn!("the file that is searched was changed by another program; it is made anew");
     Lookup::clear(transaction)
-}
-
-fn put(
-    transaction: &Connection,
-    names: &mut Names,
-    found: impl Iterator<Item = Found>,
-) -> rusqlite::Result<()> {
-    // A rebuilt file has other numbers for names.
-    let made = transaction.query_row("PRAGMA application_id", [], |row| row.get(0))?;
-    if names.made != made {
-        *names = Names { made, numbers: HashMap::new() };
-    }
-    let numbers = next(transaction)?..;
-    let mut put = transaction.prepare_cached(
-        "INSERT INTO tail
-             (no, place, time, tool, agent, caller, code, status, has_log, call, receipt)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
-    )?;
-    for (no, found) in numbers.zip(found) {
-        let mut names_of = [0u32; COLUMNS];
-        for (number, own) in names_of.iter_mut().zip(found.names) {
-            *number = name(transaction, names, own)?;
-        }
-        let [tool, agent, caller, code, status] = names_of;
-        let Found { place, time, has_log, call, receipt, .. } = found;
-        put.execute((no, place, time, tool, agent, caller, code, status, has_log, call, receipt))?;
-    }
-    while gather(transaction)? {}
-    Ok(())
-}
-
-/// Returns the number of the next entry.
-fn next(connection: &Connection) -> rusqlite::Result<i64> {
-    let last: Option<i64> =
-        connection.query_row("SELECT max(no) FROM tail", [], |row| row.get(0))?;
-    if let Some(last) = last {
-        return Ok(last + 1);
-    }
-    let block: Option<i64> =
-        connection.query_row("SELECT max(no) FROM blocks", [], |row| row.get(0))?;
-    Ok(block.map_or(1, |first| first + BLOCK as i64))
-}
-
-/// Packs the oldest entries into a block if there are enough. Returns whether a block was packed.
-fn gather(transaction: &Connection) -> rusqlite::Result<bool> {
-    let sql = "SELECT coalesce(max(no) - min(no) + 1, 0) FROM tail";
-    let waiting: i64 = transaction.query_row(sql, [], |row| row.get(0))?;
-    let entries = if waiting < BLOCK as i64 { None } else { tail(transaction, BLOCK)? };
-    let Some((first, entries)) = entries else { return Ok(false) };
-    let (block, ids) = Block::of(&entries);
-    let io = |error: std::io::Error| rusqlite::Error::ToSqlConversionFailure(error.into());
-    let names: Vec<u8> = block.all_names().into_iter().flat_map(u32::to_le_bytes).collect();
-    transaction
-        .prepare_cached(
-            "INSERT INTO blocks
-                 (no, oldest, newest, low, high, has_texts, last_receipt, names, entries, digest)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, x'')",
-        )?
-        .execute((
-            first,
-            block.times.iter().min(),
-            block.times.iter().max(),
-            ids.uuids.iter().min(),
-            ids.uuids.iter().max(),
-            !ids.texts.is_empty(),
-            block.last_receipt(&ids),
-            names,
-            block.pack().map_err(io)?,
-        ))?;
-    transaction
-        .prepare_cached("INSERT INTO ids (no, ids) VALUES (?1, ?2)")?
-        .execute((first, ids.pack().map_err(io)?))?;
-    let digest = seal::digest_of_block(transaction, first)?;
-    transaction
-        .prepare_cached("UPDATE blocks SET digest = ?2 WHERE no = ?1")?
-        .execute((first, digest))?;
-    transaction
-        .prepare_cached("DELETE FROM tail WHERE no < ?1")?
-        .execute([first + BLOCK as i64])?;
-    Ok(true)
-}
-
-/// Returns the entries that are in no block yet, at most `limit`, and the number of the first.
-fn tail(connection: &Connection, limit: usize) -> rusqlite::Result<Option<(i64, Vec<IndexEntry>)>> {
-    let mut statement = connection.prepare_cached(
-        "SELECT no, place, time, tool, agent, caller, code, status, has_log, call, receipt
-         FROM tail ORDER BY no LIMIT ?1",
-    )?;
-    let mut rows = statement.query([i64::try_from(limit).unwrap_or(i64::MAX)])?;
-    let (mut first, mut entries) = (None, Vec::new());
-    while let Some(row) = rows.next()? {
-        let no: i64 = row.get(0)?;
-        first.get_or_insert(no);
-        entries.push(IndexEntry {
-            place: row.get(1)?,
-            time: row.get(2)?,
-            names: [row.get(3)?, row.get(4)?, row.get(5)?, row.get(6)?, row.get(7)?],
-            // A number other than 0 and 1 stays one, so that verification finds it.
-            has_log: u8::try_from(row.get::<_, i64>(8)?).unwrap_or(u8::MAX),
-            call: row.get(9)?,
-            receipt: row.get(10)?,
-        });
-    }
-    Ok(first.map(|first| (first, entries)))
-}
-
-/// Stores the sequence number up to which the log of a writer is indexed.
-fn set_end(transaction: &Connection, writer: i64, size: i64) -> rusqlite::Result<()> {
-    transaction
-        .prepare_cached(
-            "INSERT INTO ends (writer, size) VALUES (?1, ?2)
-             ON CONFLICT (writer) DO UPDATE SET size = excluded.size",
-        )?
-        .execute((writer, size))
-        .map(drop)
-}
-
-/// Returns the number of a name, which is added if it is new; 0 for `None`.
-fn name(
-    transaction: &Connection,
-    names: &mut Names,
-    name: Option<Cow<'static, str>>,
-) -> rusqlite::Result<u32> {
-    /// Maximum cached names; a full cache is cleared.
-    const NAMES_MAX: usize = 10_000;
-    let Some(name) = name else { return Ok(0) };
-    if let Some(no) = names.numbers.get(&name) {
-        return Ok(*no);
-    }
-    let no: u32 = transaction
-        .prepare_cached(
-            "INSERT INTO names (name) VALUES (?1) ON CONFLICT (name) DO UPDATE SET name = name
-             RETURNING no",
-        )?
-        .query_row([&name], |row| row.get(0))?;
-    if names.numbers.len() >= NAMES_MAX {
-        names.numbers.clear();
-    }
-    names.numbers.insert(name, no);
-    Ok(no)
 }
 
 /// An error of updating the index, by the file that failed.

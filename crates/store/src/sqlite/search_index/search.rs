@@ -9,8 +9,10 @@ use rusqlite::OptionalExtension;
 use toolbooth_audit::LedgerError;
 use toolbooth_audit::reads::{FoundId, IdKind};
 
+use super::Lookup;
 use super::blocks::{Block, Column, Id, Ids, text_of};
-use super::{Lookup, tail, time_number};
+use super::entry::time_number;
+use super::write::tail;
 use crate::sqlite::unavailable;
 
 /// A search for events; all conditions must hold.

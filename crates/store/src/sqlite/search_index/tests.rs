@@ -2,6 +2,7 @@
 
 use rusqlite::StatementStatus::Run;
 
+use super::blocks::COLUMNS;
 use super::*;
 
 const ENDED: i64 = 300;
