@@ -6,40 +6,40 @@
 //! `rules/gitleaks.toml` is byte for byte the published file (MIT; its licence is next to it).
 //! Rules that need the path of a file are left out, and so is the generic one, which guesses by
 //! entropy alone. `rules/services.toml` belongs to this project and follows the documentation of
-//! the providers.
+//! the providers. What is used of both stands in `rules/used.json`, which is read in less time; a test
+//! keeps it equal.
 //!
 //! Doc: contract.md#no-secrets
 
+mod keywords;
+
 use std::sync::{Arc, LazyLock, OnceLock};
 
-use aho_corasick::{AhoCorasick, AhoCorasickKind};
 use regex::bytes::{Captures, Regex, RegexBuilder};
 use serde::Deserialize;
 use toolbooth_contracts::secret::{FoundSecret, SecretShape};
 
-/// The published rules of gitleaks.
-const GITLEAKS: &str = include_str!("../rules/gitleaks.toml");
-/// Rules for further services.
-const SERVICES: &str = include_str!("../rules/services.toml");
+use self::keywords::Keywords;
+
+/// The rules that are used, as JSON.
+const USED: &str = include_str!("../rules/used.json");
 /// The version of gitleaks that the rules are from.
 pub const VERSION: &str = "gitleaks 8.30.1";
 /// Maximum memory of one compiled pattern, in bytes.
 const PATTERN_BYTES_MAX: usize = 10 << 20;
-/// Rules that guess. They would reject too many names and numbers.
-const LEFT_OUT: [&str; 1] = ["generic-api-key"];
 
 #[derive(Deserialize)]
+#[cfg_attr(test, derive(serde::Serialize))]
 struct File {
     allowlist: Allowed,
     rules: Vec<RuleText>,
 }
 
 #[derive(Deserialize)]
+#[cfg_attr(test, derive(serde::Serialize))]
 struct RuleText {
     id: String,
-    regex: Option<String>,
-    path: Option<String>,
-    #[serde(default)]
+    regex: String,
     keywords: Vec<String>,
     #[serde(default)]
     entropy: f64,
@@ -50,6 +50,7 @@ struct RuleText {
 }
 
 #[derive(Deserialize, Default)]
+#[cfg_attr(test, derive(serde::Serialize))]
 struct Allowed {
     #[serde(default)]
     regexes: Vec<String>,
@@ -60,6 +61,7 @@ struct Allowed {
 }
 
 #[derive(Deserialize, Default, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(test, derive(serde::Serialize))]
 #[serde(rename_all = "lowercase")]
 enum Target {
     #[default]
@@ -80,7 +82,7 @@ struct Compiled {
 
 struct Rules {
     rules: Vec<Rule>,
-    keywords: AhoCorasick,
+    keywords: Keywords,
     /// The rules of each keyword.
     of_keyword: Vec<Vec<usize>>,
     allowed: Allowed,
@@ -96,21 +98,9 @@ static RULES: LazyLock<Option<Rules>> = LazyLock::new(|| {
 });
 
 fn read() -> Result<Rules, Box<dyn std::error::Error>> {
-    let mut file: File = toml::from_str(GITLEAKS)?;
-    let own: File = toml::from_str(SERVICES)?;
-    file.rules.extend(own.rules);
-    let usable = |rule: &RuleText| {
-        rule.regex.is_some()
-            && rule.path.is_none()
-            && !rule.keywords.is_empty()
-            && !LEFT_OUT.contains(&rule.id.as_str())
-    };
-    let rules: Vec<Rule> = file
-        .rules
-        .into_iter()
-        .filter(usable)
-        .map(|text| Rule { text, compiled: OnceLock::new() })
-        .collect();
+    let file: File = serde_json::from_str(USED)?;
+    let rules: Vec<Rule> =
+        file.rules.into_iter().map(|text| Rule { text, compiled: OnceLock::new() }).collect();
     let mut keywords: Vec<String> = Vec::new();
     let mut of_keyword: Vec<Vec<usize>> = Vec::new();
     for (index, rule) in rules.iter().enumerate() {
@@ -124,11 +114,7 @@ fn read() -> Result<Rules, Box<dyn std::error::Error>> {
             }
         }
     }
-    let keywords = AhoCorasick::builder()
-        .ascii_case_insensitive(true)
-        // Every payload is searched, so the faster automaton is worth its megabyte.
-        .kind(Some(AhoCorasickKind::DFA))
-        .build(&keywords)?;
+    let keywords = Keywords::new(keywords)?;
     Ok(Rules { rules, keywords, of_keyword, allowed: file.allowlist, global: OnceLock::new() })
 }
 
@@ -179,7 +165,7 @@ impl Rule {
                 (list.target, regexes, list.stopwords.clone())
             };
             Some(Compiled {
-                regex: compile(self.text.regex.as_deref()?)?,
+                regex: compile(&self.text.regex)?,
                 allowed: self.text.allowlists.iter().map(allowed).collect(),
             })
         };
@@ -204,7 +190,7 @@ impl Rule {
 impl Rules {
     fn find_all<'s>(&'s self, text: &str) -> Vec<FoundSecret<'s>> {
         let bytes = text.as_bytes();
-        let mut hits = self.keywords.find_overlapping_iter(text).peekable();
+        let mut hits = self.keywords.find_all(text).peekable();
         // Nearly every text contains no keyword.
         if hits.peek().is_none() {
             return Vec::new();

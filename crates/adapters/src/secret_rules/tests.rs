@@ -2,6 +2,53 @@ use toolbooth_contracts::secret::SecretShapes;
 
 use super::*;
 
+/// The published rules of gitleaks.
+const GITLEAKS: &str = include_str!("../../rules/gitleaks.toml");
+/// Rules for further services.
+const SERVICES: &str = include_str!("../../rules/services.toml");
+/// Rules that guess. They would reject too many names and numbers.
+const LEFT_OUT: [&str; 1] = ["generic-api-key"];
+
+/// Returns the rules of both files that can be used, a line each.
+fn used() -> String {
+    #[derive(Deserialize)]
+    struct Published {
+        allowlist: Allowed,
+        rules: Vec<toml::Table>,
+    }
+    let published: Published = toml::from_str(GITLEAKS).unwrap();
+    let own: Published = toml::from_str(SERVICES).unwrap();
+    let usable = |rule: &toml::Table| {
+        let id = rule["id"].as_str().unwrap();
+        rule.contains_key("regex")
+            && !rule.contains_key("path")
+            && rule
+                .get("keywords")
+                .and_then(toml::Value::as_array)
+                .is_some_and(|all| !all.is_empty())
+            && !LEFT_OUT.contains(&id)
+    };
+    let rules = published.rules.into_iter().chain(own.rules).filter(usable).map(|rule| {
+        let rule: RuleText = rule.try_into().unwrap();
+        serde_json::to_string(&rule).unwrap()
+    });
+    let rules: Vec<String> = rules.collect();
+    let allowed = serde_json::to_string(&published.allowlist).unwrap();
+    format!("{{\"allowlist\":{allowed},\"rules\":[\n{}\n]}}\n", rules.join(",\n"))
+}
+
+/// `UPDATE_GOLDEN` writes the file.
+#[test]
+fn the_rules_that_are_used_are_those_of_the_published_files() {
+    let used = used();
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/rules/used.json");
+        std::fs::write(file, &used).unwrap();
+        return;
+    }
+    assert!(used == USED, "rules/used.json differs; run this test with UPDATE_GOLDEN=1");
+}
+
 #[test]
 fn every_rule_is_read_and_compiles() {
     let rules = RULES.as_ref().unwrap();
