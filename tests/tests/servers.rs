@@ -258,6 +258,23 @@ fn what_a_sandbox_stops_is_told_with_the_line_that_would_allow_it() {
     assert!(!text.contains("start it by hand"), "{text}");
 }
 
+#[test]
+fn doctor_helps_with_each_kind_of_server() {
+    let place = Place::new();
+    let settings = "[servers.near]\ncommand = \"/bin/false\"\n[servers.far]\nurl = \"http://127.0.0.1:1/mcp\"\n";
+    place.write("toolbooth.toml", settings);
+    let (report, _) = place.json(&["doctor"]);
+    let remedy = |name: &str| {
+        let checks = report["checks"].as_array().unwrap();
+        let check = checks.iter().find(|check| check["name"] == name);
+        let check = check.unwrap_or_else(|| panic!("{name}: {report}"));
+        assert_eq!(check["state"], "failed", "{report}");
+        check["remedy"].as_str().unwrap().to_owned()
+    };
+    assert!(remedy("mcp:near").starts_with("start it by hand with the same command"), "{report}");
+    assert!(remedy("mcp:far").starts_with("see whether a server answers at its `url`"), "{report}");
+}
+
 /// Returns the addresses of the package registries that the runners on this machine use, which can be private
 /// mirrors.
 fn mirrors(runners: &Path) -> Vec<IpAddr> {
