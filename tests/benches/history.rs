@@ -3,7 +3,8 @@
 //! A call that rules limit is compared with one of a tool that no window concerns, and with one of a tool that a rule
 //! of the same form, without a window, is about.
 //!
-//! All kinds of calls are made in turns, one after the other, over one store.
+//! All kinds of calls are made in turns, one after the other, over one store; then in turns of many callers at
+//! once, who share the work of a transaction.
 //!
 //! `cargo bench -p toolbooth-tests --bench history`.
 #![allow(missing_docs)]
@@ -36,6 +37,10 @@ use toolbooth_tests::postgres::Postgres;
 const SIZES: [usize; 3] = [600, 1_200, 10_000];
 const ROUNDS: usize = 600;
 const TOOLS: [&str; 4] = ["plain.do", "ruled.do", "counted.do", "limited.do"];
+/// Callers at once, the calls of each in a turn, and the turns of each tool.
+const CALLERS: usize = 16;
+const CALLS_EACH: usize = 25;
+const TURNS: usize = 24;
 /// Each tool follows each other one equally often.
 const ORDERS: [[usize; 4]; 4] = [[0, 1, 3, 2], [1, 2, 0, 3], [2, 3, 1, 0], [3, 0, 2, 1]];
 
@@ -130,16 +135,42 @@ async fn measure(name: &str, ledger: Arc<dyn Ledger>) {
             }
             counted += 1;
         }
-        let [plain, ruled, own, limited] = times.map(|mut times| median(&mut times));
-        println!(
-            "{name}, {} to {counted} calls in the window: a call {plain:.0} µs, with a rule {:+.0} µs, \
-             counted {:+.0} µs, limited {:+.0} µs",
-            counted - ROUNDS,
-            ruled - plain,
-            own - plain,
-            limited - plain
-        );
+        report(&format!("{name}, {} to {counted} calls in the window", counted - ROUNDS), times);
     }
+    measure_together(name, &proxy).await;
+}
+
+/// Measures the time for each call while many callers call at once.
+async fn measure_together(name: &str, proxy: &ToolProxy) {
+    let mut times: [Vec<Duration>; 4] = Default::default();
+    for turn in 0..TURNS {
+        for index in ORDERS[turn % ORDERS.len()] {
+            let began = Instant::now();
+            let callers = (0..CALLERS).map(|_| {
+                let proxy = proxy.clone();
+                tokio::spawn(async move {
+                    for _ in 0..CALLS_EACH {
+                        call(&proxy, TOOLS[index]).await;
+                    }
+                })
+            });
+            for caller in callers.collect::<Vec<_>>() {
+                caller.await.expect("every call succeeds");
+            }
+            times[index].push(began.elapsed() / (CALLERS * CALLS_EACH) as u32);
+        }
+    }
+    report(&format!("{name}, {CALLERS} callers at once"), times);
+}
+
+fn report(what: &str, times: [Vec<Duration>; 4]) {
+    let [plain, ruled, own, limited] = times.map(|mut times| median(&mut times));
+    println!(
+        "{what}: a call {plain:.0} µs, with a rule {:+.0} µs, counted {:+.0} µs, limited {:+.0} µs",
+        ruled - plain,
+        own - plain,
+        limited - plain
+    );
 }
 
 #[tokio::main]
