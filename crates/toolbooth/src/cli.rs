@@ -2,20 +2,21 @@
 //!
 //! Doc: formats.md#commands
 
+mod clients;
+mod policy;
 mod records;
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use toolbooth_import::HookClient;
 
+pub(crate) use clients::{ClientArgs, HookArgs, Import};
+pub(crate) use policy::{LockAction, Policy};
 pub(crate) use records::{
     Approvals, Audit, EventFilterArgs, EventFormat, ExportFormat, Keys, LogFilterArgs, Logs,
     PauseArgs, PruneWhat, Receipts, ResolvedAs, Store,
 };
 
-use crate::import::secrets::SecretPlace;
 use crate::output::Format;
 
 /// The gateway every AI-agent tool call passes through.
@@ -325,188 +326,6 @@ Examples:
     Store(Store),
     /// Finds problems of the installation and shows how to fix them.
     Doctor {
-        #[command(flatten)]
-        shown: Shown,
-    },
-}
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum Import {
-    /// `.mcp.json`, `~/.claude.json` (with the project of this folder), `claude_desktop_config.json`.
-    Claude(ClientArgs),
-    /// `.gemini/settings.json`, with its discovery and call commands.
-    Gemini(ClientArgs),
-    /// `.cursor/mcp.json`.
-    Cursor(ClientArgs),
-    /// `.vscode/mcp.json`.
-    Vscode(ClientArgs),
-    /// `~/.codex/config.toml`.
-    Codex(ClientArgs),
-    /// Operations of an OpenAPI 3 document, as contracts of endpoint tools.
-    Openapi {
-        /// The document, JSON or YAML.
-        file: PathBuf,
-        /// The name of the endpoint; the tools are named `NAME.OPERATION`.
-        #[arg(long, value_name = "NAME")]
-        endpoint: String,
-        /// Write the contracts to the registry file instead of printing them.
-        #[arg(long)]
-        write: bool,
-        #[command(flatten)]
-        shown: Shown,
-    },
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct HookArgs {
-    /// The client.
-    #[arg(value_enum)]
-    pub(crate) client: HookedClient,
-    /// Seconds in which the hook answers; the client's own timeout must be longer.
-    #[arg(long, default_value_t = 30, value_name = "SECONDS", value_parser = clap::value_parser!(u16).range(1..=3600))]
-    pub(crate) timeout: u16,
-    /// Print what to add to the settings of the client.
-    #[arg(long, conflicts_with = "list")]
-    pub(crate) settings: bool,
-    /// List the tools that the hook can permit.
-    #[arg(long)]
-    pub(crate) list: bool,
-    /// Decide on the message on standard input, for the process with this id, which answers.
-    #[arg(long, hide = true, value_name = "PROCESS", conflicts_with_all = ["settings", "list"])]
-    pub(crate) decide: Option<u32>,
-    #[command(flatten)]
-    pub(crate) shown: Shown,
-}
-
-impl HookArgs {
-    /// Whether the client's hook runs the command.
-    pub(crate) fn answers(&self) -> bool {
-        !(self.settings || self.list || self.decide.is_some())
-    }
-
-    /// The time in which the hook answers.
-    pub(crate) fn limit(&self) -> Duration {
-        Duration::from_secs(self.timeout.into())
-    }
-}
-
-/// A client with hooks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum HookedClient {
-    Claude,
-    Codex,
-    Gemini,
-}
-
-impl From<HookedClient> for HookClient {
-    fn from(client: HookedClient) -> Self {
-        match client {
-            HookedClient::Claude => Self::Claude,
-            HookedClient::Codex => Self::Codex,
-            HookedClient::Gemini => Self::Gemini,
-        }
-    }
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct ClientArgs {
-    /// The client's file; default: the standard locations.
-    pub(crate) file: Option<PathBuf>,
-    /// Replace the servers that answered by Toolbooth in the client's file, after a backup.
-    #[arg(long, conflicts_with_all = ["undo", "dry_run"])]
-    pub(crate) install: bool,
-    /// Restore the client's file to its state before `--install`.
-    #[arg(long, conflicts_with = "dry_run")]
-    pub(crate) undo: bool,
-    /// Only print the changes; starts no server.
-    #[arg(long)]
-    pub(crate) dry_run: bool,
-    /// Do not start the servers to list their tools.
-    #[arg(long, conflicts_with = "undo")]
-    pub(crate) no_try: bool,
-    /// Trust and start the imported servers without asking.
-    #[arg(long, short, conflicts_with_all = ["undo", "dry_run"])]
-    pub(crate) yes: bool,
-    /// Also replace the servers that did not answer.
-    #[arg(long, requires = "install")]
-    pub(crate) force: bool,
-    /// Where to store secrets and other values of the file; default: key ring, or files of mode 0600.
-    #[arg(long, value_enum, value_name = "PLACE", conflicts_with = "undo")]
-    pub(crate) secrets: Option<SecretPlace>,
-    #[command(flatten)]
-    pub(crate) shown: Shown,
-}
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum Policy {
-    /// Checks the rules against all tools, and runs their cases.
-    Check {
-        #[command(flatten)]
-        shown: Shown,
-    },
-    /// Explains what would be decided on a call, step by step; runs nothing.
-    #[command(
-        after_help = "Example:\n  toolbooth policy explain pay.send --args '{\"amount\": 20}' --caller key:intern"
-    )]
-    Explain {
-        /// The tool's id, or its name on the wire.
-        #[arg(required_unless_present = "call", conflicts_with = "call")]
-        tool: Option<String>,
-        /// A past call, by its id: what was decided on it, and what would be now.
-        #[arg(long, value_name = "CALL_ID")]
-        call: Option<String>,
-        /// The arguments as JSON; `@FILE`, or `-` for standard input.
-        #[arg(long, default_value = "{}")]
-        args: String,
-        #[command(flatten)]
-        context: Box<Context>,
-        #[command(flatten)]
-        shown: Shown,
-    },
-    /// Compares two sets of rules, rule by rule.
-    #[command(
-        after_help = "Examples:\n  toolbooth policy diff rules stricter-rules\n  toolbooth policy diff 15b57a02025accaa803ded9608c99b85 rules"
-    )]
-    Diff {
-        /// The first rules: a file, a folder, or a version of the policy that was in force.
-        before: String,
-        /// The second rules: a file, a folder, or a version.
-        after: String,
-        #[command(flatten)]
-        shown: Shown,
-    },
-    /// Judges recorded calls by other rules, and tells which decisions would change; runs nothing.
-    #[command(
-        after_help = "Example:\n  toolbooth policy replay --since 7d --policy stricter-rules"
-    )]
-    Replay {
-        /// Calls since this time: RFC 3339, or so long ago, such as 1h or 7d.
-        #[arg(long, default_value = "7d", value_name = "TIME")]
-        since: String,
-        /// Other rules, a file or a folder; default: those of the configuration.
-        #[arg(long, value_name = "FILE|FOLDER")]
-        policy: Option<PathBuf>,
-        #[command(flatten)]
-        shown: Shown,
-    },
-}
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum LockAction {
-    /// Shows differences from the lock or the pins: words of texts, structure of schemas.
-    Diff {
-        #[command(flatten)]
-        shown: Shown,
-    },
-    /// Approves tools as their sources describe them now: shows the changes and asks.
-    Approve {
-        /// Tool ids, sources (`mcp:github`) or patterns (`github.*`); `TOOL@DIGEST` approves exactly the
-        /// version in the output of `lock diff`, without asking. A removed tool is deleted from the lock.
-        #[arg(required = true)]
-        tools: Vec<String>,
-        /// Approve without asking.
-        #[arg(long, short)]
-        yes: bool,
         #[command(flatten)]
         shown: Shown,
     },
