@@ -135,12 +135,18 @@ async fn measure(name: &str, ledger: Arc<dyn Ledger>) {
             }
             counted += 1;
         }
-        report(&format!("{name}, {} to {counted} calls in the window", counted - ROUNDS), times);
+        report(
+            &format!(
+                "{name}, {} to {counted} calls in the window, time of a call",
+                counted - ROUNDS
+            ),
+            times,
+        );
     }
     measure_together(name, &proxy).await;
 }
 
-/// Measures the time for each call while many callers call at once.
+/// Measures the time that passes for each call, the inverse of the throughput, while many callers call at once.
 async fn measure_together(name: &str, proxy: &ToolProxy) {
     let mut times: [Vec<Duration>; 4] = Default::default();
     for turn in 0..TURNS {
@@ -160,13 +166,13 @@ async fn measure_together(name: &str, proxy: &ToolProxy) {
             times[index].push(began.elapsed() / (CALLERS * CALLS_EACH) as u32);
         }
     }
-    report(&format!("{name}, {CALLERS} callers at once"), times);
+    report(&format!("{name}, {CALLERS} callers at once, time for each call"), times);
 }
 
 fn report(what: &str, times: [Vec<Duration>; 4]) {
     let [plain, ruled, own, limited] = times.map(|mut times| median(&mut times));
     println!(
-        "{what}: a call {plain:.0} µs, with a rule {:+.0} µs, counted {:+.0} µs, limited {:+.0} µs",
+        "{what}: {plain:.0} µs, with a rule {:+.0} µs, counted {:+.0} µs, limited {:+.0} µs",
         ruled - plain,
         own - plain,
         limited - plain

@@ -29,7 +29,6 @@ pub const VERSION: &str = "gitleaks 8.30.1";
 const PATTERN_BYTES_MAX: usize = 10 << 20;
 
 #[derive(Deserialize)]
-#[cfg_attr(test, derive(serde::Serialize))]
 struct File {
     allowlist: Allowed,
     rules: Vec<RuleText>,

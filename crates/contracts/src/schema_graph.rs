@@ -20,14 +20,6 @@ use crate::json::Step;
 
 /// Maximum number of subschemas at one place of an instance, with references expanded.
 pub(crate) const EXPANDED_MAX: u64 = 10_000;
-/// Maximum length of a chain of references and combinations at one place.
-const CHAIN_MAX: usize = 256;
-/// Maximum number of evaluations of subschemas for one instance.
-const EVALUATIONS_MAX: u64 = 1_000_000;
-/// Maximum number of evaluations of a schema without recursion for which instances are not counted.
-const EVALUATIONS_PLAIN: u64 = 100_000;
-/// Maximum depth of nested evaluations: a thread's stack has no space for more.
-const NESTED_MAX: usize = 600;
 
 /// Maximum length of a property name, in bytes.
 const NAME_BYTES_MAX: usize = 1_024;
@@ -358,12 +350,6 @@ fn key(name: &str) -> Step {
 
 fn below(path: &[Step], steps: &[Step]) -> Vec<Step> {
     path.iter().chain(steps).cloned().collect()
-}
-
-/// A fault at one place, with the steps to the reference that causes it.
-struct InnerObjection {
-    steps: Vec<Step>,
-    message: String,
 }
 
 impl SchemaGraph {

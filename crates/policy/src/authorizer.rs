@@ -14,7 +14,7 @@ use sha2::{Digest, Sha256};
 use toolbooth_contracts::contract::ToolContract;
 use toolbooth_contracts::history::History;
 use toolbooth_contracts::json::canonical;
-use toolbooth_contracts::trust::{TrustLevel, TrustLevels};
+use toolbooth_contracts::trust::TrustLevels;
 use toolbooth_contracts::{Caller, CallerKind, ErrorCode};
 
 pub use self::judgement::RuleFit;
@@ -137,12 +137,6 @@ impl Authorizer {
         self.approval_by_trust = words;
         self.trust_levels = levels;
         self.versioned()
-    }
-
-    fn needs_approval_by_trust(&self, word: &str) -> bool {
-        let level = self.trust_levels.of(word);
-        let selects = |own: &String| own == word || TrustLevel::parse(own) == Some(level);
-        self.approval_by_trust.iter().any(selects)
     }
 
     /// Returns the authorizer with an engine that judges rules.

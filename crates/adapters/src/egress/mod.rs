@@ -1,5 +1,5 @@
-//! Controls the egress of contained programs: the hosts that a profile names, and the checks of
-//! destinations.
+//! Controls the egress of contained programs: the hosts that a profile names ([`allow_list`]), and the
+//! checks of destinations.
 //!
 //! A program's own network leads only to the gateway. [`proxy`] accepts requests of programs that use a
 //! proxy, [`relay`] connections to any address, and [`names`] DNS queries. [`program_network`] checks
@@ -32,8 +32,8 @@ const CONNECTIONS_MAX: usize = 512;
 /// share for one program.
 const DESCRIPTORS_PART: usize = 16;
 const PROGRAM_PART: usize = 4;
-/// Maximum concurrent look-ups for all contained programs. A look-up occupies a
-/// thread until the system's resolver returns.
+/// Maximum concurrent look-ups for all contained programs. A look-up occupies a thread until the
+/// system's resolver returns.
 const LOOKUPS_MAX: usize = 32;
 
 /// The gateway's resources that all contained programs share.

@@ -44,6 +44,7 @@ pub const RESPONSE_BYTES_MAX: usize = 10 << 20;
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Upper limit of configured redirects.
 pub const REDIRECTS_MAX: u32 = 10;
+
 /// The requests of an endpoint's tools.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Plan {

@@ -29,14 +29,15 @@ impl Keywords {
 
     /// Returns all occurrences in a text; they may overlap.
     pub(super) fn find_all<'t>(&'t self, text: &'t str) -> impl Iterator<Item = Match> + 't {
-        let automaton = match self.fast.get() {
-            Some(fast) => fast,
-            None => {
-                drop(self.count(text.len()));
-                &self.small
-            }
-        };
-        automaton.find_overlapping_iter(text)
+        if self.fast.get().is_none() {
+            drop(self.count(text.len()));
+        }
+        self.automaton().find_overlapping_iter(text)
+    }
+
+    /// Returns the automaton that is searched with now.
+    fn automaton(&self) -> &AhoCorasick {
+        self.fast.get().unwrap_or(&self.small)
     }
 
     /// Counts searched bytes. Returns the thread that makes the fast automaton, if it begins now.
@@ -50,8 +51,13 @@ impl Keywords {
             Ok(made) => drop(fast.set(made)),
             Err(error) => tracing::warn!(%error, "the rules for secrets are searched more slowly"),
         };
-        // Without a thread the small automaton stays.
-        thread::Builder::new().name("toolbooth-rules".to_owned()).spawn(make).ok()
+        let thread = thread::Builder::new().name("toolbooth-rules".to_owned()).spawn(make);
+        if let Err(error) = &thread {
+            tracing::warn!(%error, "the rules for secrets are searched more slowly");
+            // The next mebibyte tries again.
+            self.searched.store(0, Ordering::Relaxed);
+        }
+        thread.ok()
     }
 }
 
@@ -74,9 +80,9 @@ mod tests {
         let before = found();
         assert_eq!(before.len(), 7);
         assert!(keywords.count(FAST_FROM - 2 * text.len()).is_none());
-        assert!(keywords.fast.get().is_none());
+        assert_eq!(keywords.automaton().kind(), AhoCorasickKind::ContiguousNFA);
         keywords.count(text.len()).unwrap().join().unwrap();
-        assert!(keywords.fast.get().is_some());
+        assert_eq!(keywords.automaton().kind(), AhoCorasickKind::DFA);
         assert_eq!(found(), before);
         assert!(keywords.count(FAST_FROM).is_none());
     }

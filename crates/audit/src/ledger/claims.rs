@@ -1,4 +1,4 @@
-//! Claims: what a call asks of the ledger before it runs, and what it is answered.
+//! Defines claims: what a call asks of the ledger before it runs, and the answer.
 //!
 //! Path: 6. Doc: records.md#the-ledger
 

@@ -1,4 +1,4 @@
-//! The states of an asynchronous call, and the events that change them.
+//! Defines the transitions of an asynchronous call, and the events that cause them.
 //!
 //! Doc: records.md#the-queue
 

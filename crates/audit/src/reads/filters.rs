@@ -1,4 +1,4 @@
-//! Which receipts, agent logs and events a page shows.
+//! Filters receipts, agent logs and events.
 //!
 //! Doc: records.md#reading
 

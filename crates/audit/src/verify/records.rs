@@ -14,12 +14,11 @@ use toolbooth_contracts::event::AuditEventKind;
 use toolbooth_contracts::receipt::Receipt;
 
 use self::calls::Queue;
-use self::rows::{log_fits, receipt_fits};
 pub(super) use self::unresolved::{AccountingEvents, UnresolvedReceipt};
 use super::approvals::Approvals;
 use super::budgets::Budgets;
 use super::documents::Documents;
-use super::event_fields::{EventFields, Read, ReceiptFields, Record};
+use super::event_fields::{EventFields, LogFields, Read, ReceiptFields, Record, fits, is_name};
 use super::orders::Orders;
 use super::report::Problems;
 use super::survey::Expectations;
@@ -371,4 +370,35 @@ impl<'e> Records<'e> {
 
 fn is_before(time: &str, cut: Option<&String>) -> bool {
     cut.is_some_and(|cut| time < cut.as_str())
+}
+
+fn log_fits(columns: &[Option<String>], fields: &LogFields) -> bool {
+    fits(columns, &[Some(fields.timestamp.as_str())])
+}
+
+/// Whether the row of a receipt matches its record. A column that the store does not have is
+/// absent.
+fn receipt_fits(columns: &[Option<String>], fields: &ReceiptFields) -> bool {
+    let is_open = !matches!(fields.state.as_str(), "succeeded" | "failed");
+    let table = match (is_open, fields.pruned_at.is_some()) {
+        (true, _) => "open",
+        (false, false) => "settled",
+        (false, true) => "pruned",
+    };
+    let [of, id, tool, state, writer, _, settled] = columns else {
+        return columns.is_empty();
+    };
+    let is = |column: &Option<String>, own: &str| {
+        column.as_ref().is_none_or(|column| is_name(own, column))
+    };
+    let settled_at = match table {
+        "settled" => fields.settled_at.as_deref().unwrap_or_default(),
+        _ => "",
+    };
+    is(of, table)
+        && is(id, &fields.receipt_id)
+        && is(tool, &fields.tool_id)
+        && is(state, &fields.state)
+        && is(writer, &fields.writer)
+        && is(settled, settled_at)
 }

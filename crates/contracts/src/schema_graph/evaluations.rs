@@ -1,4 +1,4 @@
-//! Counts the evaluations of a schema, so that none takes long.
+//! Counts the subschemas and the evaluations of a schema, so that no judgement takes long.
 //!
 //! Doc: contract.md#schemas
 
@@ -6,11 +6,23 @@ use std::collections::HashMap;
 
 use serde_json::Value;
 
-use super::{
-    CHAIN_MAX, EVALUATIONS_MAX, EVALUATIONS_PLAIN, EXPANDED_MAX, InnerObjection, NESTED_MAX, Part,
-    REFERENCES, SchemaGraph,
-};
+use super::{EXPANDED_MAX, Part, REFERENCES, SchemaGraph};
 use crate::json::Step;
+
+/// Maximum length of a chain of references and combinations at one place.
+const CHAIN_MAX: usize = 256;
+/// Maximum number of evaluations of subschemas for one instance.
+const EVALUATIONS_MAX: u64 = 1_000_000;
+/// Maximum number of evaluations of a schema without recursion for which instances are not counted.
+const EVALUATIONS_PLAIN: u64 = 100_000;
+/// Maximum depth of nested evaluations: a thread's stack has no space for more.
+const NESTED_MAX: usize = 600;
+
+/// A fault at one place, with the steps to the reference that causes it.
+pub(super) struct InnerObjection {
+    pub(super) steps: Vec<Step>,
+    pub(super) message: String,
+}
 
 #[derive(Clone, Copy)]
 pub(super) enum Visited {

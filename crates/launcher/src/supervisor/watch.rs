@@ -1,4 +1,4 @@
-//! Waits for the end of a program, and ends it where an order, a limit or the end of the gateway asks for it.
+//! Waits until a program ends, or ends it: by an order, at a limit, or when the gateway is gone.
 //!
 //! Path: 7. Doc: execution.md#the-launcher
 
@@ -233,7 +233,7 @@ fn order_to_end(control: BorrowedFd<'_>) -> Option<u8> {
 }
 
 /// Ends all orphans that have this process as their parent, and the orphans that these leave.
-pub(super) fn end_orphans() {
+fn end_orphans() {
     loop {
         // Usually there are none, and `wait` is faster than reading /proc.
         match wait(WaitOptions::NOHANG) {

@@ -11,6 +11,7 @@ use toolbooth_contracts::approval::Approvers;
 use toolbooth_contracts::contract::{ApprovalSetting, ToolContract};
 use toolbooth_contracts::event::DecisionSummary;
 use toolbooth_contracts::history::CountedIn;
+use toolbooth_contracts::trust::TrustLevel;
 
 use super::Authorizer;
 use crate::denial::{Denial, DenialRule};
@@ -48,7 +49,7 @@ impl Judged {
         Self { rule, approval, shadow: None, counted: Vec::new(), uncountable: None, depends: None }
     }
 
-    pub(super) fn in_shadow(decision: DecisionSummary) -> Self {
+    fn in_shadow(decision: DecisionSummary) -> Self {
         Self { shadow: Some(decision), ..Self::by("shadow".to_owned(), None) }
     }
 }
@@ -150,5 +151,11 @@ impl Authorizer {
         let failures = if self.is_shadow { BTreeMap::new() } else { failures };
         // The digest of the rules is the same, and so is the version.
         (Self { engine: Some(engine), ..self.clone() }, RuleFit { failures, findings })
+    }
+
+    fn needs_approval_by_trust(&self, word: &str) -> bool {
+        let level = self.trust_levels.of(word);
+        let selects = |own: &String| own == word || TrustLevel::parse(own) == Some(level);
+        self.approval_by_trust.iter().any(selects)
     }
 }

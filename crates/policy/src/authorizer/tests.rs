@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 use toolbooth_contracts::approval::Approvers;
 use toolbooth_contracts::charge::Charge;
 use toolbooth_contracts::history::WindowName;
+use toolbooth_contracts::trust::TrustLevel;
 use toolbooth_contracts::{CallContext, Guard, Identity, ToolPattern};
 
 use super::*;

@@ -24,8 +24,8 @@ pub struct Judged {
 
 impl World {
     /// Judges the discovered tools and items by the approvals, and all tools by whether the rules fit
-    /// them. Returns those that are newly
-    /// quarantined, or quarantined for another reason than before, each with the reason.
+    /// them. Returns those that are newly quarantined, or quarantined for another reason than before,
+    /// each with the reason.
     pub fn judge(&mut self) -> Vec<(Judged, String)> {
         self.bind_rules();
         let rule_fit = Arc::clone(&self.rule_fit);

@@ -4,8 +4,8 @@
 
 mod agent_logs;
 mod conditions;
-mod entries;
 mod events;
+mod raw_entries;
 mod unaccounted;
 
 use async_trait::async_trait;
@@ -95,8 +95,7 @@ impl PostgresReads {
         let statement = client.prepare_cached(sql).await.map_err(unavailable)?;
         client.query(&statement, &values).await.map_err(unavailable)
     }
-}
-impl PostgresReads {
+
     /// Returns asynchronous calls, with the events that they name and that account for them.
     async fn calls(
         &self,
@@ -186,11 +185,11 @@ impl LedgerReads for PostgresReads {
     }
 
     async fn agent_log(&self, id: &str) -> Result<Option<AgentLog>, LedgerError> {
-        self.agent_log_with(id).await
+        self.agent_log_by_id(id).await
     }
 
     async fn agent_logs(&self, filter: LogFilter) -> Result<Page<AgentLog>, LedgerError> {
-        self.agent_logs_of(&filter).await
+        self.agent_logs_page(&filter).await
     }
 
     async fn events(&self, filter: EventFilter) -> Result<Page<PlacedEvent>, LedgerError> {
@@ -238,7 +237,7 @@ impl LedgerReads for PostgresReads {
         limit: usize,
         include: Include,
     ) -> Result<Vec<RawEntry>, LedgerError> {
-        self.entries(after, limit, include).await
+        self.raw_entries(after, limit, include).await
     }
 
     async fn heads(&self) -> Result<Vec<WriterHead>, LedgerError> {
@@ -281,7 +280,7 @@ impl LedgerReads for PostgresReads {
     }
 
     async fn unaccounted(&self, known: Accounted) -> Result<Unaccounted, LedgerError> {
-        self.unaccounted_records(known).await
+        self.find_unaccounted(known).await
     }
 
     async fn approval_page(

@@ -133,7 +133,7 @@ impl SqliteReads {
 }
 
 /// Returns asynchronous calls, with the events that they name and that account for them. A row with
-/// invalid text in a column is omitted; [`unreadable_rows`] returns it.
+/// invalid text in a column is omitted; [`unaccounted`] returns it.
 fn calls(
     database: &Connection,
     which: &str,

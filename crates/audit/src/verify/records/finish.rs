@@ -1,4 +1,4 @@
-//! Reports the records that no event accounts for, and those that are missing.
+//! Reports what is left after all events were read: records that are missing, changed, or not accounted for.
 //!
 //! Doc: records.md#verification
 

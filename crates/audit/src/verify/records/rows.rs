@@ -10,7 +10,6 @@ use super::Records;
 use crate::charges::RawBudget;
 use crate::orders::RawOrder;
 use crate::reads::RawApproval;
-use crate::verify::event_fields::{LogFields, ReceiptFields, fits, is_name};
 
 impl Records<'_> {
     pub(in crate::verify) fn approval(&mut self, raw: &RawApproval) {
@@ -71,35 +70,4 @@ impl Records<'_> {
             }
         }
     }
-}
-
-pub(super) fn log_fits(columns: &[Option<String>], fields: &LogFields) -> bool {
-    fits(columns, &[Some(fields.timestamp.as_str())])
-}
-
-/// Whether the row of a receipt matches its record. A column that the store does not have is
-/// absent.
-pub(super) fn receipt_fits(columns: &[Option<String>], fields: &ReceiptFields) -> bool {
-    let is_open = !matches!(fields.state.as_str(), "succeeded" | "failed");
-    let table = match (is_open, fields.pruned_at.is_some()) {
-        (true, _) => "open",
-        (false, false) => "settled",
-        (false, true) => "pruned",
-    };
-    let [of, id, tool, state, writer, _, settled] = columns else {
-        return columns.is_empty();
-    };
-    let is = |column: &Option<String>, own: &str| {
-        column.as_ref().is_none_or(|column| is_name(own, column))
-    };
-    let settled_at = match table {
-        "settled" => fields.settled_at.as_deref().unwrap_or_default(),
-        _ => "",
-    };
-    is(of, table)
-        && is(id, &fields.receipt_id)
-        && is(tool, &fields.tool_id)
-        && is(state, &fields.state)
-        && is(writer, &fields.writer)
-        && is(settled, settled_at)
 }

@@ -13,6 +13,9 @@ use serde_json::{Map, Value};
 
 use crate::mcp::rpc_error::RpcError;
 
+/// Maximum bytes of the known members of `_meta`.
+const META_BYTES_MAX: usize = 64 << 10;
+
 /// The parameters of a message, each member as raw JSON.
 #[derive(Debug, Clone)]
 pub(in crate::mcp) enum Params {
@@ -142,6 +145,3 @@ impl<'de> Deserialize<'de> for MetaMembers {
         from.deserialize_map(Visitor)
     }
 }
-
-/// Maximum bytes of the known members of `_meta`.
-const META_BYTES_MAX: usize = 64 << 10;

@@ -43,7 +43,7 @@ pub(super) fn log_text_at(row: &Row, at: usize) -> Result<String, Unreadable> {
 
 impl PostgresReads {
     /// Returns the agent log with an id.
-    pub(super) async fn agent_log_with(&self, id: &str) -> Result<Option<AgentLog>, LedgerError> {
+    pub(super) async fn agent_log_by_id(&self, id: &str) -> Result<Option<AgentLog>, LedgerError> {
         let mut conditions = Conditions::default();
         // Ids that Toolbooth makes are UUIDv7, which contain their creation time (RFC 9562, 5.7).
         if let Some(made) = made_ms(id) {
@@ -76,7 +76,7 @@ impl PostgresReads {
     }
 
     /// Returns a page of agent logs, in the order of time.
-    pub(super) async fn agent_logs_of(
+    pub(super) async fn agent_logs_page(
         &self,
         filter: &LogFilter,
     ) -> Result<Page<AgentLog>, LedgerError> {

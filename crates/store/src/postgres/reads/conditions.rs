@@ -1,4 +1,4 @@
-//! The conditions of a query, with their parameters.
+//! Builds the conditions of a query, and chooses how many rows it fetches.
 //!
 //! Doc: records.md#reading
 
@@ -6,6 +6,11 @@ use tokio_postgres::types::ToSql;
 use toolbooth_audit::reads::EventFilter;
 
 use crate::postgres::clean;
+
+/// Minimum rows of a page that is filtered again.
+pub(super) const PAGE_MIN: usize = 100;
+/// Maximum rows of a page.
+pub(super) const PAGE_MAX: usize = 1_000;
 
 /// Conditions joined by `AND`, with their parameters.
 #[derive(Default)]
@@ -71,9 +76,3 @@ pub(super) fn fetched(wanted: usize, is_filtered: bool) -> usize {
 pub(super) fn count(limit: usize) -> i64 {
     i64::try_from(limit).unwrap_or(i64::MAX)
 }
-
-/// Minimum rows of a page that is filtered again.
-pub(super) const PAGE_MIN: usize = 100;
-
-/// Maximum rows of a page.
-pub(super) const PAGE_MAX: usize = 1_000;

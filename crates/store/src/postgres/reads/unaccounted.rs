@@ -11,7 +11,7 @@ use super::conditions::Conditions;
 
 impl PostgresReads {
     /// Returns the records that no event accounts for, if their numbers differ from the known ones.
-    pub(super) async fn unaccounted_records(
+    pub(super) async fn find_unaccounted(
         &self,
         known: Accounted,
     ) -> Result<Unaccounted, LedgerError> {

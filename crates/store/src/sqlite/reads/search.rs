@@ -1,4 +1,4 @@
-//! Finds receipts, agent logs and events by the search index.
+//! Finds receipts, agent logs and events, by the search index where it helps.
 //!
 //! Doc: records.md#reading
 

@@ -1,4 +1,4 @@
-//! What the search index keeps of an event.
+//! Reads what the search index keeps of an event.
 //!
 //! Doc: records.md#reading
 
@@ -29,7 +29,7 @@ pub(super) struct IndexedFields {
 pub(in crate::sqlite) struct Found {
     pub(super) place: i64,
     pub(super) time: i64,
-    /// In the order of [`Column`].
+    /// In the order of [`super::blocks::Column`].
     pub(super) names: [Option<Cow<'static, str>>; COLUMNS],
     pub(super) call: Option<Id>,
     pub(super) receipt: Option<Id>,

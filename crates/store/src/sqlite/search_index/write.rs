@@ -40,7 +40,7 @@ pub(super) fn put(
 }
 
 /// Returns the number of the next entry.
-pub(super) fn next(connection: &Connection) -> rusqlite::Result<i64> {
+fn next(connection: &Connection) -> rusqlite::Result<i64> {
     let last: Option<i64> =
         connection.query_row("SELECT max(no) FROM tail", [], |row| row.get(0))?;
     if let Some(last) = last {
@@ -52,7 +52,7 @@ pub(super) fn next(connection: &Connection) -> rusqlite::Result<i64> {
 }
 
 /// Packs the oldest entries into a block if there are enough. Returns whether a block was packed.
-pub(super) fn gather(transaction: &Connection) -> rusqlite::Result<bool> {
+fn gather(transaction: &Connection) -> rusqlite::Result<bool> {
     let sql = "SELECT coalesce(max(no) - min(no) + 1, 0) FROM tail";
     let waiting: i64 = transaction.query_row(sql, [], |row| row.get(0))?;
     let entries = if waiting < BLOCK as i64 { None } else { tail(transaction, BLOCK)? };

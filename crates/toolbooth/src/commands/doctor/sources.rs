@@ -1,4 +1,4 @@
-//! Asks every source, and tells how its tools fare.
+//! `doctor`: checks every source, the lock, and which tools can run.
 
 use std::path::PathBuf;
 
@@ -15,7 +15,10 @@ use crate::offline::OfflineGateway;
 /// Returns the hint for a source that does not respond.
 fn remedy_of(loaded: &Loaded, source: &str, reason: &str) -> &'static str {
     let server = source.strip_prefix("mcp:").and_then(|name| loaded.config.servers.get(name));
-    if reason.contains("could not be started") || reason.contains("memory than it may") {
+    if server.is_some_and(|server| server.url.is_some()) {
+        // The reason can contain text of the server.
+        "see whether a server answers at its `url` and accepts the configured headers, or set `enabled = false`"
+    } else if reason.contains("could not be started") || reason.contains("memory than it may") {
         "mend what is named, or its `sandbox`"
     } else if reason.contains("is not there") {
         "install it, or mend `command`"
@@ -26,8 +29,6 @@ fn remedy_of(loaded: &Loaded, source: &str, reason: &str) -> &'static str {
         || reason.contains("container engine")
     {
         "its sandbox stopped it; write the line that is named where you trust the server with that"
-    } else if server.is_some_and(|server| server.url.is_some()) {
-        "see whether a server answers at its `url` with these credentials, or set `enabled = false`"
     } else {
         "start it by hand with the same command, or set `enabled = false`"
     }

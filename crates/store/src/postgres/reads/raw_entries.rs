@@ -46,7 +46,7 @@ fn entry(row: &Row) -> RawEntry {
 
 impl PostgresReads {
     /// Returns the events after a place in a log, in the order of the logs.
-    pub(super) async fn entries(
+    pub(super) async fn raw_entries(
         &self,
         after: Option<(String, u64)>,
         limit: usize,
