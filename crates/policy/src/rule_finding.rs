@@ -50,8 +50,10 @@ pub enum RuleCode {
     CaseSyntax,
     /// A case has another outcome than it states.
     Case,
-    /// A rule names a tool that is not known yet (warning).
+    /// A rule names a tool, or a group of tools, that is not known yet (warning).
     UnboundRule,
+    /// A window counts no known tool, or cannot sum the calls of one (warning).
+    UnboundWindow,
     /// The tool of a case is not known yet (warning).
     UnboundCase,
     /// A permit depends on what the agent claims (warning).
@@ -102,6 +104,7 @@ impl RuleCode {
             Self::CaseSyntax => "invalid-case",
             Self::Case => "failed-case",
             Self::UnboundRule => "unbound-rule",
+            Self::UnboundWindow => "unbound-window",
             Self::UnboundCase => "unbound-case",
             Self::ClaimedContext => "claimed-context",
             Self::ImpossibleRule => "impossible-rule",
@@ -120,6 +123,7 @@ impl RuleCode {
                 RuleSeverity::Error
             }
             Self::UnboundRule
+            | Self::UnboundWindow
             | Self::UnboundCase
             | Self::ClaimedContext
             | Self::ImpossibleRule

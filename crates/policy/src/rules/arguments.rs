@@ -15,6 +15,13 @@ const DEPTH_MAX: usize = 16;
 /// Maximum number of parts of a schema that are read; further ones are left out.
 const PARTS_MAX: usize = 10_000;
 
+/// Keywords that compose schemas, and why rules cannot read the arguments that only these name.
+const COMPOSED: [(&str, &str); 3] = [
+    ("allOf", "its schema is composed by `allOf`"),
+    ("anyOf", "its schema is composed by `anyOf`"),
+    ("oneOf", "its schema is composed by `oneOf`"),
+];
+
 /// The type of an argument.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum ArgumentType {
@@ -55,6 +62,37 @@ impl ArgumentTypes {
             }
         };
         Self { record, left_out: reader.left_out }
+    }
+
+    /// Returns the type of the argument at a JSON pointer: `Some(None)` if the schema names none there, and `None`
+    /// if it is not known, since it is one of those that are left out or an item of an array.
+    pub(super) fn at(&self, pointer: &str) -> Option<Option<&ArgumentType>> {
+        let mut of = &self.record;
+        for name in pointer.split('/').skip(1) {
+            let ArgumentType::Record(record) = of else {
+                return (!matches!(of, ArgumentType::Set(_))).then_some(None);
+            };
+            match record.get(&name.replace("~1", "/").replace("~0", "~")) {
+                Some(property) => of = &property.of,
+                None => {
+                    let is_left_out = |own: &String| {
+                        let rest = pointer.strip_prefix(own.trim_end_matches('*'));
+                        rest.is_some_and(|rest| {
+                            rest.is_empty() || rest.starts_with('/') || own.ends_with("/*")
+                        })
+                    };
+                    return (!self.left_out.keys().any(is_left_out)).then_some(None);
+                }
+            }
+        }
+        Some(Some(of))
+    }
+
+    /// Returns the JSON pointers of all numbers, for corrections.
+    pub(super) fn numbers(&self) -> Vec<String> {
+        let mut numbers = Vec::new();
+        self.record.numbers("", &mut numbers);
+        numbers
     }
 
     /// Returns the names of all properties, for corrections.
@@ -170,9 +208,10 @@ impl<'s> Reader<'s> {
             names.is_some_and(|names| names.iter().any(|own| own == name))
         };
         let mut record = BTreeMap::new();
-        for (name, own) in schema.get("properties").and_then(Value::as_object).into_iter().flatten()
-        {
-            let at = format!("{at}/{}", name.replace('~', "~0").replace('/', "~1"));
+        let named = schema.get("properties").and_then(Value::as_object);
+        let is_named = |name: &str| named.is_some_and(|named| named.contains_key(name));
+        for (name, own) in named.into_iter().flatten() {
+            let at = format!("{at}/{}", escaped(name));
             match self.read(own, &at, depth + 1) {
                 Ok((of, nullable)) => {
                     let required = required(name) && !nullable;
@@ -182,13 +221,28 @@ impl<'s> Reader<'s> {
             }
         }
         let open = schema.get("additionalProperties");
+        // An object without a name in its schema is open unless it says otherwise.
         let is_map = matches!(open, Some(Value::Object(_) | Value::Bool(true)))
-            || schema.contains_key("patternProperties");
+            || schema.contains_key("patternProperties")
+            || (open.is_none() && named.is_none_or(Map::is_empty));
         if is_map {
             self.left_out.insert(format!("{at}/*"), "members without a name in the schema");
         }
+        // Of what is composed beside the type, only the names are read.
+        for (keyword, reason) in COMPOSED {
+            let parts = schema.get(keyword).and_then(Value::as_array).into_iter().flatten();
+            let names = parts.filter_map(|part| part.get("properties")?.as_object());
+            for name in names.flat_map(Map::keys).filter(|name| !is_named(name)) {
+                self.left_out.insert(format!("{at}/{}", escaped(name)), reason);
+            }
+        }
         ArgumentType::Record(record)
     }
+}
+
+/// Returns a name as a part of a JSON pointer (RFC 6901, 3).
+fn escaped(name: &str) -> String {
+    name.replace('~', "~0").replace('/', "~1")
 }
 
 /// Decodes the fragment of a reference (RFC 6901, 6).
@@ -242,12 +296,25 @@ impl ArgumentType {
             Self::Record(record) => {
                 let read = record.iter().filter_map(|(name, property)| {
                     let all = property.of.decimals(&*reads.of(name)?);
-                    let name = name.replace('~', "~0").replace('/', "~1");
+                    let name = escaped(name);
                     Some(all.into_iter().map(move |rest| format!("/{name}{rest}")))
                 });
                 read.flatten().collect()
             }
             Self::Text | Self::Whole | Self::Truth => Vec::new(),
+        }
+    }
+
+    fn numbers(&self, at: &str, numbers: &mut Vec<String>) {
+        match self {
+            Self::Whole | Self::Decimal => numbers.push(at.to_owned()),
+            Self::Record(record) => {
+                for (name, property) in record {
+                    let at = format!("{at}/{}", escaped(name));
+                    property.of.numbers(&at, numbers);
+                }
+            }
+            Self::Set(_) | Self::Text | Self::Truth => (),
         }
     }
 

@@ -11,6 +11,7 @@ use toolbooth_contracts::id::nearest;
 use toolbooth_contracts::trust::TrustLevel;
 
 use super::arguments::ArgumentTypes;
+use super::history::Unsummed;
 use super::parties::LastParties;
 use super::schema;
 use super::scope::Group;
@@ -24,8 +25,6 @@ use crate::rule_finding::{RuleCode, RuleFinding};
 const THREADS_MAX: usize = 4;
 /// Tools for which one thread is enough.
 const TOOLS_PER_THREAD: usize = 50;
-/// Names of tools that are compared for a correction.
-const COMPARED_MAX: usize = 20_000;
 /// Arguments of a tool that notes name.
 const NOTED_MAX: usize = 20;
 
@@ -50,6 +49,10 @@ pub(super) struct BoundTool {
     pub(super) reading: BTreeSet<String>,
     /// The windows that count its calls.
     pub(super) counting: Vec<String>,
+    /// Those of them that cannot sum its calls, by the input schema of the tool.
+    pub(super) unsummed: Vec<(String, Unsummed)>,
+    /// Its permissions, if a rule names a group by its permission.
+    pub(super) permissions: Vec<String>,
     /// The types of its arguments, if a rule names the tool.
     pub(super) arguments: Option<ArgumentTypes>,
     /// Why the rules do not fit the tool.
@@ -80,6 +83,8 @@ impl BoundRules {
             }
         }
         let typed = typed(set, &fresh);
+        let names_permissions =
+            set.groups.values().any(|group| matches!(group, Group::Permission(_)));
         for tool in fresh {
             let id = tool.contract.tool_id.as_str();
             let rules = general.rules(set, tool.contract);
@@ -92,12 +97,27 @@ impl BoundRules {
             };
             let failure = findings.iter().find(|finding| finding.code.is_error());
             let groups = set.groups.iter().filter(|(_, group)| group.has(tool.contract));
+            let counting = set.windows.counting(id);
+            let unsummed = match set.windows.has_sums(&counting) {
+                true => {
+                    let own = || ArgumentTypes::of(&tool.contract.input_schema);
+                    let arguments = arguments.clone().unwrap_or_else(own);
+                    set.windows.unsummed(&counting, &arguments)
+                }
+                false => Vec::new(),
+            };
+            let permissions = match names_permissions {
+                true => tool.contract.permissions.iter().map(ToString::to_string).collect(),
+                false => Vec::new(),
+            };
             let own = BoundTool {
                 digest: tool.digest.to_owned(),
                 slice: Arc::clone(slice),
                 groups: groups.map(|(name, _)| name.clone()).collect(),
                 reading: set.windows.read_by(&slice.reads),
-                counting: set.windows.counting(id),
+                counting,
+                unsummed,
+                permissions,
                 arguments,
                 failure: failure.map(ToString::to_string),
                 findings,
@@ -121,9 +141,11 @@ impl BoundRules {
         for id in named {
             match self.tools.get(id) {
                 Some(tool) => findings.extend(tool.findings.iter().cloned()),
-                None => findings.extend(self.unbound(id)),
+                None => findings.extend(self.unbound_tool(id)),
             }
         }
+        findings.extend(self.unbound_groups());
+        findings.extend(self.unbound_windows());
         // Tools with the same rules have the same slice.
         let mut slices: Vec<&Arc<Slice>> = self.tools.values().map(|tool| &tool.slice).collect();
         slices.sort_by(|a, b| a.rules.cmp(&b.rules));
@@ -151,19 +173,6 @@ impl BoundRules {
             }
         }
         findings
-    }
-
-    /// Returns the finding of a tool that rules name and that is not known.
-    fn unbound(&self, id: &str) -> Option<RuleFinding> {
-        let rule = self.set.rule(*self.set.by_tool.get(id)?.first()?);
-        let message = format!("`{}` names `{id}`, which is no known tool", rule.id());
-        let finding = RuleFinding::new(RuleCode::UnboundRule, rule.place.clone(), message);
-        let names = self.tools.keys().map(String::as_str).take(COMPARED_MAX);
-        let groups = ["call", "read", "write"];
-        Some(match nearest(id, names.chain(groups)) {
-            Some(near) => finding.hint(format!("is `{near}` meant?")),
-            None => finding.hint("the rule is checked when the tool appears"),
-        })
     }
 }
 

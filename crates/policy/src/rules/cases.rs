@@ -8,6 +8,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use toolbooth_contracts::Identity;
 use toolbooth_contracts::history::{Amount, History, WindowSeen};
+use toolbooth_contracts::id::nearest;
 use toolbooth_contracts::trust::TrustLevel;
 
 use super::history::HistoryWindows;
@@ -161,7 +162,11 @@ pub(super) fn read(
         } else if Identity::named(&told.caller).is_none() {
             findings.push(of(format!("has a caller that is no name: `{}`", told.caller)));
         } else if let Some(other) = told.history.keys().find(|own| !windows.has(own)) {
-            findings.push(of(format!("names a window that is not declared: `{other}`")));
+            let finding = of(format!("names a window that is not declared: `{other}`"));
+            findings.push(match nearest(other, windows.names()) {
+                Some(near) => finding.hint(format!("is `{near}` meant?")),
+                None => finding,
+            });
         } else if let Some(grant) = told.grants.iter().find(|grant| Grant::parse(grant).is_err()) {
             findings.push(of(format!("has a grant that is none: `{grant}`")));
         } else {

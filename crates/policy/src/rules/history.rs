@@ -12,8 +12,10 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 use toolbooth_contracts::history::{Amount, CountedIn, History, WindowName, WindowSeen};
+use toolbooth_contracts::id::nearest;
 use toolbooth_contracts::{CallContext, ToolPattern};
 
+use super::arguments::{ArgumentType, ArgumentTypes};
 use super::reads::Reads;
 use super::{numbers, values};
 use crate::engine::Uncountable;
@@ -117,6 +119,14 @@ impl HistoryWindow {
     }
 }
 
+/// Why a window cannot sum an argument of a tool.
+#[derive(Debug)]
+pub(super) struct Unsummed {
+    pub(super) reason: String,
+    /// The JSON pointer of the number that may be meant.
+    pub(super) nearest: Option<String>,
+}
+
 /// The windows that a policy declares, by their names.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HistoryWindows(BTreeMap<String, HistoryWindow>);
@@ -163,6 +173,37 @@ impl HistoryWindows {
     /// Returns the names of all windows.
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
         self.0.keys().map(String::as_str)
+    }
+
+    /// Returns all windows with their names.
+    pub(super) fn all(&self) -> impl Iterator<Item = (&String, &HistoryWindow)> {
+        self.0.iter()
+    }
+
+    /// Whether one of the windows with these names sums an argument.
+    pub(super) fn has_sums(&self, names: &[String]) -> bool {
+        names.iter().filter_map(|name| self.0.get(name)).any(|window| window.sum.is_some())
+    }
+
+    /// Returns those of the windows with these names that sum an argument which a tool does not have, or which is
+    /// no number.
+    pub(super) fn unsummed(
+        &self,
+        names: &[String],
+        arguments: &ArgumentTypes,
+    ) -> Vec<(String, Unsummed)> {
+        let sums = names.iter().filter_map(|name| Some((name, self.0.get(name)?.sum.as_deref()?)));
+        let unsummed = sums.filter_map(|(name, sum)| {
+            let reason = match arguments.at(sum)? {
+                Some(ArgumentType::Whole | ArgumentType::Decimal) => return None,
+                Some(_) => format!("its argument `{sum}` is no number"),
+                None => format!("it has no argument `{sum}`"),
+            };
+            let numbers = arguments.numbers();
+            let nearest = nearest(sum, numbers.iter().map(String::as_str)).map(str::to_owned);
+            Some((name.clone(), Unsummed { reason, nearest }))
+        });
+        unsummed.collect()
     }
 
     /// Returns the names of the windows that count the calls of a tool.

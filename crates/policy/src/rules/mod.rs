@@ -27,6 +27,7 @@ mod slice;
 mod source;
 #[cfg(test)]
 mod tests;
+mod unbound;
 mod values;
 
 pub use diff::{ChangedRule, RuleDifferences, StatedRule};

@@ -90,7 +90,8 @@ impl RuleSet {
         }
         let mut by_tool: HashMap<String, Vec<usize>> = HashMap::new();
         let mut groups = BTreeMap::new();
-        let by_id = rules.iter().enumerate().map(|(at, rule)| (rule.id().to_owned(), at)).collect();
+        let by_id: HashMap<String, usize> =
+            rules.iter().enumerate().map(|(at, rule)| (rule.id().to_owned(), at)).collect();
         for (index, rule) in rules.iter().enumerate() {
             for tool in &rule.scope.tools {
                 by_tool.entry(tool.clone()).or_default().push(index);
@@ -129,6 +130,10 @@ impl RuleSet {
                     message,
                 ));
             }
+        }
+        // Rules that cannot be read are not in the set, and have findings of their own.
+        if !findings.iter().any(|finding| finding.code.is_error()) {
+            findings.extend(cases.iter().filter_map(|case| unknown_rule(case, &by_id)));
         }
         let texts = files.iter().map(|file| (file.name.clone(), file.text.clone())).collect();
         let bundle = bundle(files, windows);
@@ -291,6 +296,19 @@ impl RuleSet {
         rules.iter().for_each(|index| reads.add_all(&self.rule(*index).reads));
         reads
     }
+}
+
+/// Returns the finding of a case that expects something of a rule that is not in the set.
+fn unknown_rule(case: &Case, rules: &HashMap<String, usize>) -> Option<RuleFinding> {
+    let Case { place, told } = case;
+    let mut expected = told.applying.iter().chain(&told.not_match);
+    let unknown = expected.find(|id| !rules.contains_key(*id))?;
+    let message = format!("the case `{}` names `{unknown}`, which is no rule", told.name);
+    let finding = RuleFinding::new(RuleCode::CaseSyntax, place.clone(), message);
+    Some(match nearest(unknown, rules.keys().map(String::as_str)) {
+        Some(near) => finding.hint(format!("is `{near}` meant?")),
+        None => finding,
+    })
 }
 
 /// Does work that recurses deeply; `None` if it cannot be done.

@@ -52,6 +52,16 @@ fn cases_are_run_when_the_rules_are_loaded() {
             "caller = \"bob\"",
             "invalid-case main.cases.toml:14:1: the case `guest` has a caller that is no name: `bob`",
         ),
+        (
+            "not_match = [\"large\"]",
+            "not_match = [\"lagre\"]",
+            "invalid-case main.cases.toml:1:1: the case `small` names `lagre`, which is no rule (is `large` meant?)",
+        ),
+        (
+            "match = [\"all\", \"large\"]",
+            "match = [\"nothing-like-it\"]",
+            "invalid-case main.cases.toml:8:1: the case `large` names `nothing-like-it`, which is no rule",
+        ),
         ("groups", "group", "invalid-case main.cases.toml:17:1: unknown field `group`"),
     ] {
         let found = run(&good.replace(from, to));

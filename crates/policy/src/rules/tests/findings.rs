@@ -69,6 +69,37 @@ fn findings_have_their_place_and_a_correction() {
             "`pay.send` meant",
         ),
         (
+            format!(
+                "{PERMIT}@id(\"a\") forbid (principal, action in Action::\"pya.*\", resource);"
+            ),
+            "unbound-rule",
+            "2:1",
+            "in which no known tool is (is `pay.*` meant?)",
+        ),
+        (
+            any("true").replace("action,", "action in Action::\"permission:write:mony\",")
+                + "\n"
+                + PERMIT,
+            "unbound-rule",
+            "1:1",
+            "`permission:write:money` meant",
+        ),
+        (
+            any("true").replace("action,", "action in Action::\"category:lmm\",") + "\n" + PERMIT,
+            "unbound-rule",
+            "1:1",
+            "`category:llm` meant",
+        ),
+        (
+            format!(
+                "{PERMIT}@id(\"a\") forbid (principal, action, resource)\n\
+                 when {{ action in Action::\"category:llm\" }};"
+            ),
+            "unbound-rule",
+            "2:1",
+            "applies when such a tool appears",
+        ),
+        (
             pay("context.claimed has epicId && context.claimed.epicId == \"x\""),
             "claimed-context",
             "2:1",
@@ -183,4 +214,22 @@ fn rules_that_are_nested_too_deeply_are_refused() {
     let texts =
         format!("\"{}\\\\\" != \"{}\" // {}\n", "(".repeat(200), "[;".repeat(200), "(".repeat(200));
     assert!(of(&texts).is_ok(), "{:?}", of(&texts));
+}
+
+#[test]
+fn groups_that_have_tools_or_may_be_empty_are_not_told() {
+    for group in ["pay.*", "read", "write", "call", "permission:write:money", "category:function"] {
+        let text = format!(
+            "{PERMIT}@id(\"a\") forbid (principal, action in Action::\"{group}\", resource)\n\
+             when {{ principal.name == \"x\" }};"
+        );
+        assert_eq!(findings(&text), Vec::<String>::new(), "{group}");
+    }
+    let only_read = bind(
+        &set(&format!(
+            "{PERMIT}@id(\"a\") forbid (principal, action in Action::\"write\", resource);"
+        )),
+        &[read()],
+    );
+    assert!(only_read.findings.is_empty(), "{:?}", only_read.findings);
 }

@@ -24,6 +24,95 @@ fn windows() -> HistoryWindows {
     HistoryWindows::new(BTreeMap::from(all)).unwrap()
 }
 
+/// The warnings of a window over tools, with the tools `pay.send` and `files.read`.
+fn told_of(tool: &str, sum: Option<&str>, text: &str) -> Vec<String> {
+    let window = HistoryWindow {
+        tool: toolbooth_contracts::ToolPattern::try_from(tool.to_owned()).unwrap(),
+        length: Duration::from_secs(60),
+        sum: sum.map(str::to_owned),
+        within: Within::Caller,
+    };
+    told(&file(text), &HistoryWindows::new(BTreeMap::from([("own".to_owned(), window)])).unwrap())
+}
+
+#[test]
+fn a_window_that_counts_no_known_tool_or_cannot_sum_is_told() {
+    let text = format!(
+        "{}@id(\"limit\") forbid (principal, action == Action::\"pay.send\", resource)\n\
+         when {{ context.history.own.count > 1 }};",
+        PERMIT
+    );
+    for (tool, sum, expected) in [
+        ("pay.*", None, None),
+        ("*", None, None),
+        ("pay.send", Some("/amount"), None),
+        ("pay.send", Some("/cents"), None),
+        // It may be a number.
+        ("pay.send", Some("/note"), None),
+        (
+            "pya.*",
+            None,
+            Some(
+                "the window `own` counts `pya.*`, which is no known tool (is `tool = \"pay.*\"` meant?)",
+            ),
+        ),
+        (
+            "pay.sent",
+            None,
+            Some(
+                "the window `own` counts `pay.sent`, which is no known tool (is `tool = \"pay.send\"` meant?)",
+            ),
+        ),
+        (
+            "elsewhere.*",
+            None,
+            Some(
+                "the window `own` counts `elsewhere.*`, which is no known tool (it counts from the time when such a tool appears)",
+            ),
+        ),
+        (
+            "pay.*",
+            Some("/amout"),
+            Some(
+                "the window `own` cannot count the calls of `pay.send`: it has no argument `/amout`, so they are denied (is `sum = \"/amount\"` meant?)",
+            ),
+        ),
+        (
+            "pay.*",
+            Some("/to"),
+            Some(
+                "the window `own` cannot count the calls of `pay.send`: its argument `/to` is no number, so they are denied",
+            ),
+        ),
+        (
+            "*",
+            Some("/missing/part"),
+            Some(
+                "the window `own` cannot count the calls of `files.read`, nor those of 1 more tools: it has no argument `/missing/part`, so they are denied",
+            ),
+        ),
+    ] {
+        let found = told_of(tool, sum, &text);
+        let place = "unbound-window main.cedar:2:1: ";
+        match expected {
+            None => assert_eq!(found, Vec::<String>::new(), "{tool} {sum:?}"),
+            Some(words) => assert!(
+                found.len() == 1 && found[0].starts_with(&format!("{place}{words}")),
+                "{tool} {sum:?}\n{found:#?}"
+            ),
+        }
+    }
+    // A window that no rule reads denies too, where it cannot sum.
+    let unread = told_of("pay.*", Some("/to"), PERMIT);
+    assert!(
+        unread.len() == 1 && unread[0].starts_with("unbound-window main.cedar:1:1: "),
+        "{unread:?}"
+    );
+    // What a set was bound to before is told as well.
+    let unbound = bind(&set(PERMIT), &[pay(), read()]).engine.bind(&[]);
+    assert!(unbound.is_some_and(|binding| binding.findings.is_empty()));
+}
+
 fn bound(text: &str) -> Binding {
     let set = RuleSet::read(&[file(text)], &windows());
     let set = set.unwrap_or_else(|findings| panic!("{findings:?}"));

@@ -18,6 +18,13 @@ fn order() -> ToolContract {
         "free": { "type": "object", "additionalProperties": { "type": "string" } },
         "items": { "type": "array", "items": { "type": "number" } },
         "cents": { "type": "integer" },
+        "open": { "type": "object" },
+        "closed": { "type": "object", "additionalProperties": false },
+        "part": {
+            "type": "object",
+            "properties": { "own": { "type": "string" } },
+            "anyOf": [{ "properties": { "own": { "const": "x" }, "more": { "type": "string" } } }],
+        },
     });
     tool("shop.order", &properties, &json!({}))
 }
@@ -37,6 +44,9 @@ fn arguments_that_rules_cannot_read_are_told_of_tools_whose_arguments_they_read(
         "{told}"
     );
     assert!(told.contains("`/free/*` (members without a name in the schema)"), "{told}");
+    assert!(told.contains("`/open/*` (members without a name in the schema)"), "{told}");
+    assert!(told.contains("`/part/more` (its schema is composed by `anyOf`)"), "{told}");
+    assert!(!told.contains("`/part/own`") && !told.contains("`/closed"), "{told}");
     // A rule that reads no argument is not concerned by them.
     assert!(notes(&rule("principal.name == \"x\""), order()).is_empty());
 
