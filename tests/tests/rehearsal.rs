@@ -440,3 +440,34 @@ fn a_policy_that_only_denied_is_kept_too() {
     assert!(replayed()["reasons"].to_string().contains("and now would not be"));
     place.assert_sound();
 }
+
+#[test]
+fn a_call_that_others_would_have_to_approve_has_changed() {
+    let place = Place::new();
+    let rules = |approvers: &str| {
+        format!(
+            "@id(\"ask\") @approval(\"{approvers}\") permit (principal, action, resource is Tool);\n"
+        )
+    };
+    place.write("toolbooth.toml", "[policy]\nrules = \"rules.cedar\"\n");
+    place.write("rules.cedar", &rules("one")).write("two.cedar", &rules("two"));
+    let gateway = place.serve();
+    assert_eq!(gateway.post("/v1/calls", &body("1+1", "c1")).0, 403);
+    gateway.stop();
+    let same = place.json(&["policy", "replay"]);
+    assert_eq!((&same.0["changed"], &same.0["same"], same.1), (&json!(0), &json!(1), 0));
+    let (found, exit) = place.json(&["policy", "replay", "--policy", "two.cedar"]);
+    let [change] = found["changes"].as_array().expect("changes").as_slice() else {
+        panic!("{found}");
+    };
+    let of = |value: &Value| (value["decision"].clone(), value["approvers"].clone());
+    assert_eq!(of(&change["before"]), (json!("approval"), json!("one")), "{found}");
+    assert_eq!(of(&change["after"]), (json!("approval"), json!("two")), "{found}");
+    assert_eq!(exit, 1);
+    let table = place.run(&["policy", "replay", "--policy", "two.cedar"]);
+    let table = String::from_utf8_lossy(&table.stdout).into_owned();
+    assert!(
+        table.contains(": approval of `one` by `ask`, now approval of `two` by `ask`: "),
+        "{table}"
+    );
+}

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::approval::Approvers;
 use crate::caller::{Caller, CallerKind, Identity};
 use crate::history::{History, WindowName};
 use crate::port::ItemKind;
@@ -56,6 +57,9 @@ pub struct DecisionInputs {
     /// The rule that asked for an approval.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub approval: Option<String>,
+    /// Who had to approve, by that rule; absent in logs of earlier versions.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub approvers: Option<Approvers>,
     /// The windows that the rules read.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub windows: BTreeMap<String, WindowName>,

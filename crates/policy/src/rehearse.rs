@@ -3,6 +3,7 @@
 //! Path: 5. Doc: policy.md#rehearsing
 
 use serde::Serialize;
+use toolbooth_contracts::approval::Approvers;
 use toolbooth_contracts::decision::DecisionInputs;
 use toolbooth_contracts::event::DecisionSummary;
 use toolbooth_contracts::history::WindowName;
@@ -46,6 +47,9 @@ pub struct Rehearsed {
     pub rule: String,
     /// The reason, for operators.
     pub reason: String,
+    /// Who must approve, if an approval is needed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub approvers: Option<Approvers>,
     /// The code that the call would get; `None` if it may run.
     #[serde(skip)]
     pub code: Option<ErrorCode>,
@@ -54,7 +58,7 @@ pub struct Rehearsed {
 impl Rehearsed {
     fn denied(denial: &Denial) -> Self {
         let DecisionSummary { rule, reason } = denial.summary();
-        Self { decision: Decision::Deny, rule, reason, code: Some(denial.code) }
+        Self { decision: Decision::Deny, rule, reason, approvers: None, code: Some(denial.code) }
     }
 
     fn of(judged: Result<Permit, Denial>) -> Self {
@@ -65,12 +69,13 @@ impl Rehearsed {
         match permit.approval() {
             None => {
                 let DecisionSummary { rule, reason } = permit.summary();
-                Self { decision: Decision::Permit, rule, reason, code: None }
+                Self { decision: Decision::Permit, rule, reason, approvers: None, code: None }
             }
             Some(need) => Self {
                 decision: Decision::Approval,
                 rule: need.rule.clone(),
-                reason: "an approval is needed".to_owned(),
+                reason: format!("an approval by `{}` is needed", need.by.as_str()),
+                approvers: Some(need.by),
                 code: Some(ErrorCode::ApprovalRequired),
             },
         }
@@ -133,7 +138,7 @@ impl Authorizer {
                 if let Some(DecisionSummary { rule, reason: own }) = permit.shadow() {
                     reason = format!("{reason}; in shadow: `{rule}`: {own}");
                 }
-                Rehearsed { decision: Decision::Permit, rule, reason, code: None }
+                Rehearsed { decision: Decision::Permit, rule, reason, approvers: None, code: None }
             }
         }
     }

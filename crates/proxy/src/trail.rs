@@ -22,6 +22,7 @@ use toolbooth_contracts::secret::SecretShapes;
 use toolbooth_contracts::{
     Arguments, CallContext, Caller, ContentBlock, Effect, ErrorCode, Status, payload,
 };
+use toolbooth_policy::ApprovalNeed;
 
 use crate::kept_documents::JudgedBy;
 use crate::state::ProxyState;
@@ -65,8 +66,8 @@ pub(crate) struct Judged {
     pub(crate) is_checked: bool,
     /// When the rules judged; `None` without rules.
     pub(crate) at: Option<String>,
-    /// The rule that asked for an approval.
-    pub(crate) approval: Option<String>,
+    /// The approval that the call needs.
+    pub(crate) approval: Option<ApprovalNeed>,
     /// The windows that the rules read.
     pub(crate) windows: BTreeMap<String, WindowName>,
     /// What the rules have seen of the windows.
@@ -224,6 +225,7 @@ impl CallTrail {
     /// Returns a decision with its inputs.
     fn inputs(&self, decision: &DecisionSummary) -> DecisionInputs {
         let judged = self.judged.as_deref();
+        let need = judged.and_then(|judged| judged.approval.as_ref());
         let caller = judged.map(|judged| self.caller_inputs(judged));
         let is_kept = judged.is_some_and(|judged| judged.by.is_kept());
         let large = caller.as_ref().filter(|caller| is_kept && caller.is_large());
@@ -243,7 +245,8 @@ impl CallTrail {
             caller_digest: named.map(|(digest, _)| digest),
             session_id: judged.and(self.context.session_id.clone()),
             judged_at: judged.and_then(|judged| judged.at.clone()),
-            approval: judged.and_then(|judged| judged.approval.clone()),
+            approval: need.map(|need| need.rule.clone()),
+            approvers: need.map(|need| need.by),
             windows: judged.map(|judged| judged.windows.clone()).unwrap_or_default(),
             history: judged.map(|judged| judged.history.clone()).unwrap_or_default(),
         }

@@ -37,7 +37,7 @@ pub(super) fn authorize(state: &ProxyState, guarded: Guarded) -> Result<Authoriz
     match permit {
         Ok(permit) => {
             if let Some(judged) = &mut trail.judged {
-                judged.approval = permit.approval().map(|need| need.rule.clone());
+                judged.approval = permit.approval().cloned();
                 judged.windows = permit.windows().cloned().unwrap_or_default();
             }
             trail.decision = Some(permit.summary());

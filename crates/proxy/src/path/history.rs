@@ -44,7 +44,7 @@ impl CallJudge {
         let (judged, history) = last?;
         if let Some(own) = &mut trail.judged {
             let approval = judged.as_ref().ok().and_then(Permit::approval);
-            own.approval = approval.map(|need| need.rule.clone());
+            own.approval = approval.cloned();
             own.history = history;
         }
         Some(judged)

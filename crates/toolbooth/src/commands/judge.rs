@@ -23,8 +23,8 @@ use crate::failure::Failure;
 pub(super) struct Judge<'w> {
     pub(super) authorizer: Authorizer,
     contracts: HashMap<&'w str, &'w Arc<ToolContract>>,
-    /// What was known of callers, by its digest.
-    callers: HashMap<String, CallerInputs>,
+    /// What was known of callers, by its digest; `None` if it cannot be read.
+    callers: HashMap<String, Option<CallerInputs>>,
     /// Contracts of tools that are gone or have changed, with the rules bound to them; else why there is none.
     earlier: HashMap<String, Result<(Authorizer, Arc<ToolContract>), String>>,
 }
@@ -97,7 +97,7 @@ impl<'w> Judge<'w> {
                     document => document.map_err(records::unreadable)?,
                 };
                 let known = document.and_then(|text| serde_json::from_str(&text).ok());
-                self.callers.extend(known.map(|known| (digest.clone(), known)));
+                self.callers.insert(digest.clone(), known);
             }
             let Some(digest) = &inputs.contract_digest else { continue };
             let is_known =
@@ -138,8 +138,12 @@ impl<'w> Judge<'w> {
         inputs: &'s DecisionInputs,
     ) -> Result<Option<&'s CallerInputs>, NotJudged> {
         let Some(digest) = &inputs.caller_digest else { return Ok(inputs.caller.as_ref()) };
-        let lost = || NotJudged::Unjudged("what was known of its caller cannot be read".to_owned());
-        self.callers.get(digest).map(Some).ok_or_else(lost)
+        let reason = match self.callers.get(digest) {
+            Some(Some(known)) => return Ok(Some(known)),
+            Some(None) => "what was known of its caller cannot be read".to_owned(),
+            None => format!("more than {EARLIER_MAX} large callers are named"),
+        };
+        Err(NotJudged::Unjudged(reason))
     }
 
     /// Returns the contract with this digest, and the rules that are bound to it.
@@ -223,12 +227,8 @@ impl<'w> Judge<'w> {
     ) -> Result<Explanation, NotJudged> {
         let (known, subject) = self.inputs_of(inputs)?;
         let Subject::Tool(digest) = subject else {
-            return self.judge(log).map(|Rehearsed { decision, rule, reason, code }| Explanation {
-                decision: decision.as_str(),
-                rule,
-                reason,
-                code,
-                steps: Vec::new(),
+            return self.judge(log).map(|Rehearsed { decision, rule, reason, code, .. }| {
+                Explanation { decision: decision.as_str(), rule, reason, code, steps: Vec::new() }
             });
         };
         let (authorizer, contract) = self.known(digest)?;

@@ -10,6 +10,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use toolbooth_audit::reads::LogFilter;
 use toolbooth_contracts::agent_log::AgentLog;
+use toolbooth_contracts::approval::Approvers;
 use toolbooth_contracts::decision::DecisionInputs;
 use toolbooth_policy::{Decision, Rehearsed};
 
@@ -45,6 +46,17 @@ struct Changed {
 struct Before {
     decision: Decision,
     rule: String,
+    /// Who had to approve; absent in logs of earlier versions.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    approvers: Option<Approvers>,
+}
+
+impl Before {
+    /// Whether it is decided in the same way now. Approvers that are not recorded count as the same.
+    fn is_same(&self, after: &Rehearsed) -> bool {
+        let by_same = self.approvers.is_none() || self.approvers == after.approvers;
+        self.decision == after.decision && by_same
+    }
 }
 
 /// Calls that change alike.
@@ -53,8 +65,8 @@ struct Kind {
     tool: String,
     caller: String,
     before: Before,
-    /// The decision and the rule.
-    after: (Decision, String),
+    /// The decision, who must approve, and the rule.
+    after: (Decision, Option<Approvers>, String),
 }
 
 /// What a replay has found so far.
@@ -204,11 +216,21 @@ pub(super) async fn explain(
 
 /// Returns the recorded decision.
 fn before(inputs: &DecisionInputs) -> Before {
+    let of = |decision| Before { decision, rule: inputs.rule.clone(), approvers: None };
     match (&inputs.approval, inputs.denied) {
-        (Some(rule), false) => Before { decision: Decision::Approval, rule: rule.clone() },
-        (None, false) => Before { decision: Decision::Permit, rule: inputs.rule.clone() },
-        (_, true) => Before { decision: Decision::Deny, rule: inputs.rule.clone() },
+        (Some(rule), false) => {
+            let (rule, approvers) = (rule.clone(), inputs.approvers);
+            Before { decision: Decision::Approval, rule, approvers }
+        }
+        (None, false) => of(Decision::Permit),
+        (_, true) => of(Decision::Deny),
     }
+}
+
+/// Returns a decision with those who must approve, if they are known.
+fn written(decision: Decision, approvers: Option<Approvers>) -> String {
+    let decision = decision.as_str();
+    approvers.map_or_else(|| decision.to_owned(), |by| format!("{decision} of `{}`", by.as_str()))
 }
 
 impl Findings {
@@ -220,7 +242,7 @@ impl Findings {
     fn add(&mut self, log: &AgentLog, judged: Result<Rehearsed, NotJudged>) -> Option<Changed> {
         let before = log.decision_inputs.as_ref().map(before);
         let (before, after) = match (before, judged) {
-            (Some(before), Ok(after)) if before.decision == after.decision => {
+            (Some(before), Ok(after)) if before.is_same(&after) => {
                 self.same += 1;
                 return None;
             }
@@ -239,7 +261,7 @@ impl Findings {
             tool: log.tool_name.clone(),
             caller: log.caller.clone(),
             before: before.clone(),
-            after: (after.decision, after.rule.clone()),
+            after: (after.decision, after.approvers, after.rule.clone()),
         };
         *self.kinds.entry(kind).or_default() += 1;
         Some(Changed {
@@ -264,9 +286,9 @@ impl Findings {
         let Changed { call_id, tool_id, caller, at, before, after } = changed;
         output::foreign(&format!(
             "{at} {call_id} {tool_id} by {caller}: {} by `{}`, now {} by `{}`: {}",
-            before.decision.as_str(),
+            written(before.decision, before.approvers),
             before.rule,
-            after.decision.as_str(),
+            written(after.decision, after.approvers),
             after.rule,
             after.reason
         ));
@@ -293,12 +315,12 @@ impl Findings {
         let rows: Vec<Vec<String>> = self
             .kinds
             .iter()
-            .map(|(Kind { tool, caller, before, after: (decision, rule) }, calls)| {
+            .map(|(Kind { tool, caller, before, after: (decision, approvers, rule) }, calls)| {
                 vec![
                     tool.clone(),
                     caller.clone(),
-                    format!("{} by `{}`", before.decision.as_str(), before.rule),
-                    format!("{} by `{rule}`", decision.as_str()),
+                    format!("{} by `{}`", written(before.decision, before.approvers), before.rule),
+                    format!("{} by `{rule}`", written(*decision, *approvers)),
                     calls.to_string(),
                 ]
             })
