@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::approval_kills::{self, Load, kill, on_both_stores};
-use crate::torture::{Chance, RAW, body, effects, recorded, text};
+use crate::torture::{Chance, RAW, Recorded, body, effects, recorded, text};
 use crate::{Place, request};
 
 /// The sum that a window must not exceed, in units and in ten thousandths.
@@ -53,6 +53,11 @@ fn counted(receipt: &Value) -> Option<(i64, i64)> {
     Some((entry["atMs"].as_i64()?, amount.parse().ok()?))
 }
 
+/// Returns the number of calls that the limit has denied.
+fn denied(recorded: &Recorded) -> usize {
+    recorded.events.iter().filter(|event| event["decision"]["rule"] == "limit").count()
+}
+
 /// Checks the promises about windows; returns what was found.
 fn promises(places: &[Place], succeeded: &[String]) -> String {
     let recorded = recorded(&places[0]);
@@ -80,9 +85,10 @@ fn promises(places: &[Place], succeeded: &[String]) -> String {
     for call in succeeded {
         assert!(ran.contains(call), "the call {call} has succeeded without an effect");
     }
+    let denied = denied(&recorded);
     let (counted, most) = (all.len(), most / 10_000);
     format!(
-        "{counted} counted, at most {most} of {LIMIT} in a window, {} effects, {} answered",
+        "{counted} counted, at most {most} of {LIMIT} in a window, {denied} denied, {} effects, {} answered",
         ran.len(),
         succeeded.len()
     )
@@ -105,10 +111,7 @@ pub fn both(count: u64, seed: u64) {
     on_both_stores(&settings, BOTH_RULES, |places| {
         kill(places, (count, seed), approval_kills::client, |places, succeeded| {
             let approved = approval_kills::promises(places, succeeded);
-            let events = recorded(&places[0]).events;
-            let limited =
-                events.iter().filter(|event| event["decision"]["rule"] == "limit").count();
-            format!("{approved}; {}, {limited} denied", promises(places, succeeded))
+            format!("{approved}; {}", promises(places, succeeded))
         });
     });
 }
@@ -116,5 +119,12 @@ pub fn both(count: u64, seed: u64) {
 /// Kills a gateway on SQLite, and three replicas on PostgreSQL, `count` times each.
 pub fn history(count: u64, seed: u64) {
     println!("history: {count} times kill -9 while calls are limited by a window, seed {seed}");
-    on_both_stores(SETTINGS, RULES, |places| kill(places, (count, seed), client, promises));
+    on_both_stores(SETTINGS, RULES, |places| {
+        kill(places, (count, seed), client, |places, succeeded| {
+            let found = promises(places, succeeded);
+            // The clients have reached the limit.
+            assert!(denied(&recorded(&places[0])) > 0, "no call was denied: {found}");
+            found
+        });
+    });
 }

@@ -318,6 +318,33 @@ fn every_failure_denies_in_the_form_of_gemini() {
 }
 
 #[test]
+fn a_decision_that_takes_too_long_is_a_denial() {
+    let ls = bash("ls").to_string();
+    // A person who does not decide.
+    let waiting = place(
+        "[trust]\napproval = [\"trusted\"]\n[callers.local]\ngrants = [\"*\"]\n[approvals]\nwait_ms = 60000\n",
+    );
+    let hook: &[&str] = &["hook", "claude", "--timeout", "2"];
+    let output = waiting::output_of(&mut waiting.command(hook), ls.as_bytes());
+    let said = answer(&output).expect_err("nobody decides");
+    assert!(said.contains("(approval-required)") || said.contains("in time"), "{said}");
+    // Another program that holds the database.
+    let locked = place("");
+    assert_eq!(asked(&locked, "claude", &bash("ls")), Ok(()));
+    let held =
+        rusqlite::Connection::open(locked.path().join(".toolbooth/toolbooth.db")).expect("opens");
+    held.execute_batch("BEGIN IMMEDIATE").expect("locks");
+    let output = waiting::output_of(&mut locked.command(hook), ls.as_bytes());
+    let said = answer(&output).expect_err("the database is locked");
+    assert!(said.contains("in time") || said.contains("cannot decide"), "{said}");
+    held.execute_batch("ROLLBACK").expect("unlocks");
+    assert_eq!(asked(&locked, "claude", &bash("ls")), Ok(()));
+    // A configuration that is named and is not there.
+    let missing = ["hook", "claude", "--config", "nothing.toml"];
+    blocks("no such configuration", &locked, &missing, ls.as_bytes(), "cannot decide");
+}
+
+#[test]
 fn a_client_that_does_not_end_its_message_is_answered_in_time() {
     let place = place("");
     let mut command = place.command(&["hook", "claude", "--timeout", "1"]);
