@@ -233,6 +233,11 @@ impl<'s> Reader<'s> {
             let parts = schema.get(keyword).and_then(Value::as_array).into_iter().flatten();
             let names = parts.filter_map(|part| part.get("properties")?.as_object());
             for name in names.flat_map(Map::keys).filter(|name| !is_named(name)) {
+                // References lead to the same names again and again.
+                self.parts += 1;
+                if self.parts > PARTS_MAX {
+                    return ArgumentType::Record(record);
+                }
                 self.left_out.insert(format!("{at}/{}", escaped(name)), reason);
             }
         }

@@ -125,3 +125,15 @@ fn many_decimal_arguments_are_told_once_and_counted() {
     assert!(found[..20].iter().all(|(.., told)| told.contains("`one` reads")), "{found:?}");
     assert!(found[20].2.contains("5 more arguments of the tool are read as decimals"), "{found:?}");
 }
+
+#[test]
+fn names_that_many_references_lead_to_are_bounded() {
+    let named: serde_json::Map<String, Value> =
+        (0..2_000).map(|n| (format!("n{n}"), json!({ "type": "string" }))).collect();
+    let properties: serde_json::Map<String, Value> =
+        (0..2_000).map(|n| (format!("p{n}"), json!({ "$ref": "#/$defs/many" }))).collect();
+    let many = json!({ "type": "object", "anyOf": [{ "properties": named }] });
+    let schema = json!({ "type": "object", "properties": properties, "$defs": { "many": many } });
+    let left_out = arguments::ArgumentTypes::of(&schema).left_out.len();
+    assert!((2_000..15_000).contains(&left_out), "{left_out}");
+}
