@@ -35,11 +35,25 @@ def connect(host, port):
         return stream.recv(1).decode() or "closed"
 
 
+def decide(path, id):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stream:
+        stream.settimeout(5)
+        stream.connect(path)
+        body = '{"decision":"approve"}'
+        head = f"POST /v1/approvals/{id} HTTP/1.1\r\nhost: localhost\r\n"
+        head += f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+        stream.sendall((head + body).encode())
+        return stream.recv(1000).decode()
+
+
 def variables():
     return json.dumps(dict(os.environ))
 
 
-TRIES = {"read": read, "write": write, "post": post, "connect": connect, "variables": variables}
+TRIES = {
+    "read": read, "write": write, "post": post, "connect": connect, "decide": decide,
+    "variables": variables,
+}
 
 
 def say(message):

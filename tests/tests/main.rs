@@ -20,6 +20,7 @@ mod import;
 mod import_trial;
 mod journey;
 mod mcp_door;
+mod operator_socket;
 mod postgres;
 mod postgres_windows;
 mod real_clients;

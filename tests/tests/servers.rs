@@ -16,6 +16,8 @@ use std::process::{Command, Stdio};
 use serde_json::{Value, json};
 use toolbooth_tests::{Gateway, Place, is_root, repository, set_up, skip};
 
+use crate::operator_socket;
+
 /// The id of a user without privileges.
 const ORDINARY: u32 = 65_534;
 
@@ -81,6 +83,9 @@ fn a_contained_server_reaches_no_door_and_no_credentials() {
         let port: u16 = port.parse().unwrap();
         let (status, got) = call(&gateway, "connect", &json!({ "host": host, "port": port }));
         assert_eq!(status == 200, !contained, "the door's port: {got}");
+        let socket = operator_socket::socket(&place);
+        let (_, got) = call(&gateway, "decide", &json!({ "path": socket, "id": "1" }));
+        assert_eq!(got.contains("404"), !contained, "the operator's socket: {got}");
         for file in [
             "home/.npmrc",
             "home/.config/pip/pip.conf",

@@ -5,6 +5,7 @@ mod error;
 pub mod http;
 pub mod mcp;
 mod message_size;
+pub mod operator_socket;
 pub mod peer;
 mod toolset_path;
 

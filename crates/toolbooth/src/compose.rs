@@ -21,6 +21,7 @@ use crate::door;
 use crate::failure::Failure;
 use crate::notify::{self, Notifier};
 use crate::offline::{OfflineGateway, remember_names};
+use crate::operator_socket::OperatorSocket;
 use crate::settings::{limits, retention};
 use crate::{records, secret_shapes};
 
@@ -36,6 +37,8 @@ pub(crate) struct Runtime {
     pub(crate) proxy: ToolProxy,
     pub(crate) reads: Arc<dyn LedgerReads>,
     pub(crate) calls: AsyncCalls,
+    /// The id of the log that this process writes.
+    writer: String,
     clock: Arc<dyn Clock>,
     notifier: Option<Arc<Notifier>>,
     /// Held while pins are recorded, so that two tasks do not record the same pins.
@@ -49,7 +52,8 @@ impl Runtime {
         let ids = Arc::new(SystemIds);
         let config = &offline.loaded.config;
         let notifier = notify::notifier(&offline.loaded, &offline.launcher)?;
-        let opened = records::open(&offline.loaded, ids.next(), clock.now(), false).await?;
+        let writer = ids.next();
+        let opened = records::open(&offline.loaded, writer.clone(), clock.now(), false).await?;
         let proxy = ToolProxy::new(ProxyParts {
             worlds: Arc::clone(&offline.worlds),
             catalogue: Some(Arc::clone(&offline.catalogue)),
@@ -70,6 +74,7 @@ impl Runtime {
             proxy,
             reads: opened.reads,
             calls,
+            writer,
             clock,
             notifier,
             recording_pins: tokio::sync::Mutex::new(()),
@@ -88,6 +93,20 @@ impl Runtime {
             tracing::warn!("{warning}");
         }
         Ok(())
+    }
+
+    /// Makes the socket at which commands ask this process to decide on approvals. Without it they decide
+    /// through the store.
+    pub(crate) async fn operator_socket(&self) -> Option<OperatorSocket> {
+        let folder = &self.offline.loaded.data;
+        match OperatorSocket::bind(folder, &self.writer).await {
+            Ok(socket) => Some(socket),
+            Err(error) => {
+                let folder = folder.display();
+                tracing::warn!(%error, %folder, "commands cannot ask this gateway to decide on approvals");
+                None
+            }
+        }
     }
 
     /// Renews the lease, finds lost writers, and publishes a new checkpoint.

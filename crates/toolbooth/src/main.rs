@@ -17,6 +17,7 @@ mod issuers;
 mod notify;
 mod offline;
 mod openapi_file;
+mod operator_socket;
 mod output;
 mod pins;
 mod records;

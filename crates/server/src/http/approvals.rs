@@ -4,21 +4,41 @@
 //!
 //! Path: 1, 10. Doc: front-doors.md#approvals
 
-use std::sync::Arc;
-
+use axum::Router;
 use axum::body::Body;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Extension, Path, Query, State};
 use axum::response::{IntoResponse, Json, Response};
+use axum::routing::{get, post};
 use http::HeaderMap;
 use serde::Deserialize;
 use serde_json::Value;
 use toolbooth_contracts::approval::ApprovalState;
 use toolbooth_contracts::{Caller, ErrorCode};
-use toolbooth_proxy::{APPROVAL_REASON_BYTES_MAX, ApprovalFilter, Decided, OperationsError};
+use toolbooth_proxy::{
+    APPROVAL_REASON_BYTES_MAX, ApprovalFilter, Decided, OperationsError, ToolProxy,
+};
 
 use super::records::{PAGE_DEFAULT, PAGE_MAX, bad, one, refused};
-use super::{HttpDoor, Problem, ProblemCode, read_json};
+use super::{Problem, ProblemCode, read_json, routes};
+
+/// Returns the routes of the HTTP door.
+pub(super) fn every(proxy: ToolProxy) -> Router {
+    Router::new()
+        .route("/v1/approvals", get(list))
+        .route("/v1/approvals/{id}", get(show).post(decide))
+        .method_not_allowed_fallback(routes::method_not_allowed)
+        .with_state(proxy)
+}
+
+/// Returns the route of decisions alone.
+pub(crate) fn decisions(proxy: ToolProxy) -> Router {
+    Router::new()
+        .route("/v1/approvals/{id}", post(decide))
+        .method_not_allowed_fallback(routes::method_not_allowed)
+        .fallback(routes::not_found)
+        .with_state(proxy)
+}
 
 fn failed(error: &OperationsError) -> Response {
     match error {
@@ -29,7 +49,7 @@ fn failed(error: &OperationsError) -> Response {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Approvals {
+struct Approvals {
     state: Option<String>,
     tool: Option<String>,
     caller: Option<String>,
@@ -37,8 +57,8 @@ pub(super) struct Approvals {
     limit: Option<usize>,
 }
 
-pub(super) async fn list(
-    State(door): State<Arc<HttpDoor>>,
+async fn list(
+    State(proxy): State<ToolProxy>,
     Extension(caller): Extension<Caller>,
     query: Result<Query<Approvals>, QueryRejection>,
 ) -> Response {
@@ -53,7 +73,7 @@ pub(super) async fn list(
     let Approvals { tool, caller: asked, before, limit, .. } = query;
     let limit = limit.unwrap_or(PAGE_DEFAULT).clamp(1, PAGE_MAX);
     let filter = ApprovalFilter { id: None, state, tool, caller: asked, before, limit };
-    match door.gateway.proxy.approvals(&caller, filter).await {
+    match proxy.approvals(&caller, filter).await {
         Ok(page) => {
             let last = page.found.last().filter(|_| page.more);
             let next = last.map(|approval| approval.approval_id.clone());
@@ -65,12 +85,12 @@ pub(super) async fn list(
     }
 }
 
-pub(super) async fn show(
-    State(door): State<Arc<HttpDoor>>,
+async fn show(
+    State(proxy): State<ToolProxy>,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
 ) -> Response {
-    match door.gateway.proxy.approval(&caller, &id).await {
+    match proxy.approval(&caller, &id).await {
         Ok(found) => one(found, "approval"),
         Err(error) => failed(&error),
     }
@@ -90,8 +110,8 @@ struct Decision {
     reason: Option<String>,
 }
 
-pub(super) async fn decide(
-    State(door): State<Arc<HttpDoor>>,
+async fn decide(
+    State(proxy): State<ToolProxy>,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
     headers: HeaderMap,
@@ -112,7 +132,7 @@ pub(super) async fn decide(
     let grants = matches!(decision, Verdict::Approve);
     let problem = |code: ProblemCode, title: &str| Problem::new(code, title).into_response();
     let denied = |title: &str| problem(ErrorCode::PolicyDenied.into(), title);
-    match door.gateway.proxy.decide_approval(&caller, &id, grants, reason).await {
+    match proxy.decide_approval(&caller, &id, grants, reason).await {
         Ok(Decided::Done(approval)) => Json(approval).into_response(),
         Ok(Decided::Missing) => one(None::<()>, "approval"),
         Ok(Decided::Already(approval)) => {

@@ -4,7 +4,7 @@
 
 mod accept;
 mod answers;
-mod approvals;
+pub(crate) mod approvals;
 mod body;
 mod connections;
 mod door_names;
@@ -44,6 +44,7 @@ pub use limits::{CONNECTIONS_MAX, DESCRIPTORS_RESERVED, Limits, connections_fitt
 pub use problem::Problem;
 pub use problem_code::ProblemCode;
 pub use resource::ProtectedResource;
+pub(crate) use routes::encoded;
 #[cfg(feature = "tls")]
 pub use tls::{Tls, TlsError};
 
@@ -123,14 +124,13 @@ fn router(door: HttpDoor, ending: &CancellationToken) -> Router {
         .route("/v1/calls/{id}", get(routes::queued).delete(routes::cancel))
         .route("/v1/receipts", get(records::receipts))
         .route("/v1/receipts/{id}", get(records::receipt))
-        .route("/v1/approvals", get(approvals::list))
-        .route("/v1/approvals/{id}", get(approvals::show).post(approvals::decide))
         .route("/v1/agent-logs", get(records::agent_logs))
         .route("/v1/agent-logs/{id}", get(records::agent_log))
         .route("/v1/tools", get(routes::tools))
         .route("/v1/discover", post(routes::discover))
         .method_not_allowed_fallback(routes::method_not_allowed)
         .with_state(Arc::clone(&door));
+    let approvals = approvals::every(door.gateway.proxy.clone());
     let health = Router::new()
         .route("/healthz", get(routes::healthz))
         .route("/readyz", get(routes::readyz))
@@ -141,6 +141,7 @@ fn router(door: HttpDoor, ending: &CancellationToken) -> Router {
     };
     protocol
         .merge(calls)
+        .merge(approvals)
         .layer(from_fn_with_state(door, authenticate))
         .merge(health)
         .fallback(routes::not_found)

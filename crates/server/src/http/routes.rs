@@ -114,7 +114,7 @@ async fn submit(door: &HttpDoor, request: CallRequest, caller: &Caller) -> Respo
 const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 /// Encodes a call's id for a path: all but unreserved characters become `%XX`.
-fn encoded(id: &str) -> String {
+pub(crate) fn encoded(id: &str) -> String {
     utf8_percent_encode(id, RESERVED).to_string()
 }
 

@@ -6,12 +6,14 @@ use serde_json::json;
 use toolbooth_audit::reads::Page;
 use toolbooth_contracts::approval::{Approval, ApprovalState};
 use toolbooth_proxy::{APPROVAL_REASON_BYTES_MAX, ApprovalFilter, Decided, OperationsError};
+use toolbooth_server::operator_socket::Answer;
 
 use super::records::{nothing_yet, one, open, unreadable, whole};
 use crate::cli::Approvals;
 use crate::compose::Runtime;
 use crate::failure::{FAILED, Failure};
 use crate::offline::OfflineGateway;
+use crate::operator_socket;
 use crate::output::{self, Format};
 use crate::records;
 use crate::times::now;
@@ -100,6 +102,44 @@ fn row(approval: &Approval, now: &str) -> Vec<String> {
     ]
 }
 
+/// Returns the state of an approval on which no other operator has to decide.
+fn decided_state(grants: bool) -> ApprovalState {
+    if grants { ApprovalState::Granted } else { ApprovalState::Rejected }
+}
+
+fn show_decision(approval: &Approval, format: Format) -> Result<bool, Failure> {
+    if format.is_json() {
+        output::json(approval);
+        return Ok(true);
+    }
+    let call = format!("the call of `{}` by {}", approval.tool_id, approval.caller);
+    output::foreign(&match approval.state {
+        ApprovalState::Pending => {
+            format!("granted by one; a second operator must grant {call} too")
+        }
+        ApprovalState::Rejected => format!("rejected: {call} is refused"),
+        _ => format!("granted: {call} can run once"),
+    });
+    Ok(true)
+}
+
+/// Decides as a writer of its own.
+async fn decide_in_store(
+    loaded: Trusted,
+    id: &str,
+    grants: bool,
+    reason: Option<String>,
+) -> Result<Decided, Failure> {
+    let runtime = Runtime::build(OfflineGateway::build(loaded).await?).await?;
+    let operator = records::operator()?;
+    let decided = runtime.proxy.decide_approval(operator.caller(), id, grants, reason).await;
+    runtime.shut_down().await?;
+    decided.map_err(|error| match error {
+        OperationsError::Ledger(error) => unreadable(error),
+        other => Failure::store(other.to_string()),
+    })
+}
+
 async fn decide(
     loaded: Trusted,
     id: &str,
@@ -111,30 +151,19 @@ async fn decide(
         let message = format!("a reason has at most {APPROVAL_REASON_BYTES_MAX} bytes");
         return Err(Failure::usage(message).at("--reason"));
     }
-    let runtime = Runtime::build(OfflineGateway::build(loaded).await?).await?;
-    let operator = records::operator()?;
-    let decided = runtime.proxy.decide_approval(operator.caller(), id, grants, reason).await;
-    runtime.shut_down().await?;
-    let decided = decided.map_err(|error| match error {
-        OperationsError::Ledger(error) => unreadable(error),
-        other => Failure::store(other.to_string()),
-    })?;
     let refused = |code, message: String| Err(Failure::new(FAILED, code, message));
-    match decided {
-        Decided::Done(approval) if format.is_json() => {
-            output::json(&approval);
-            Ok(true)
-        }
-        Decided::Done(approval) => {
-            let call = format!("the call of `{}` by {}", approval.tool_id, approval.caller);
-            output::foreign(&match approval.state {
-                ApprovalState::Pending => {
-                    format!("granted by one; a second operator must grant {call} too")
-                }
-                ApprovalState::Rejected => format!("rejected: {call} is refused"),
-                _ => format!("granted: {call} can run once"),
-            });
-            Ok(true)
+    let is_asked = match operator_socket::decide(&loaded.data, id, grants, reason.as_deref()).await
+    {
+        Answer::Decided(approval) => return show_decision(&approval, format),
+        Answer::Refused(code, message) => return refused(code, message),
+        Answer::Unknown => true,
+        Answer::None => false,
+    };
+    match decide_in_store(loaded, id, grants, reason).await? {
+        Decided::Done(approval) => show_decision(&approval, format),
+        // The gateway that did not answer has decided so.
+        Decided::Already(approval) if is_asked && approval.state == decided_state(grants) => {
+            show_decision(&approval, format)
         }
         Decided::Already(approval) => {
             let state = approval.state.as_str();

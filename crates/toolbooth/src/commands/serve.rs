@@ -27,6 +27,7 @@ use crate::door;
 use crate::failure::{Failure, OUT_OF_REACH};
 use crate::issuers;
 use crate::offline::{self, OfflineGateway, report_assumptions};
+use crate::operator_socket::OperatorSocket;
 use crate::output;
 use crate::retention;
 use crate::times::time;
@@ -110,7 +111,8 @@ pub(super) async fn serve(loaded: Trusted, listen: Option<String>) -> Result<boo
     let address = listener.local_addr().unwrap_or(address);
     runtime.offline.launcher.doors().add(address);
     begin(&runtime).await;
-    let tending = tokio::spawn(maintain(Arc::clone(&runtime)));
+    let socket = runtime.operator_socket().await;
+    let tending = tokio::spawn(maintain(Arc::clone(&runtime), socket));
     let (stopping, ending) = (CancellationToken::new(), CancellationToken::new());
     let reads = Arc::clone(&runtime.reads);
     let mut authenticator = Credentials::new(runtime.proxy.clone(), loopback, &operator_key);
@@ -188,7 +190,8 @@ pub(super) async fn stdio(loaded: Trusted, toolset: Option<String>) -> Result<bo
     let mut signals = Signals::new()?;
     let runtime = build(loaded).await?;
     begin(&runtime).await;
-    let tending = tokio::spawn(maintain(Arc::clone(&runtime)));
+    let socket = runtime.operator_socket().await;
+    let tending = tokio::spawn(maintain(Arc::clone(&runtime), socket));
     let (served, signalled) = tokio::select! {
         served = serve_stdio(runtime.gateway(), caller, toolset.as_deref()) => (served, false),
         () = signals.received() => (Ok(()), true),
@@ -280,7 +283,7 @@ async fn begin(runtime: &Runtime) {
 }
 
 /// Runs the periodic tasks while the doors are open.
-async fn maintain(runtime: Arc<Runtime>) {
+async fn maintain(runtime: Arc<Runtime>, socket: Option<OperatorSocket>) {
     let interval =
         runtime.offline.loaded.config.discovery.interval_ms.map_or(INTERVAL, Duration::from_millis);
     let renewing = async {
@@ -317,9 +320,15 @@ async fn maintain(runtime: Arc<Runtime>) {
             refresh_orders(&runtime.proxy).await;
         }
     };
+    let deciding = async {
+        if let Some(socket) = socket {
+            socket.serve(runtime.proxy.clone()).await;
+        }
+    };
     let others = async {
         tokio::join!(
             noting,
+            deciding,
             signing,
             ordering,
             reload::watch_files(&runtime),
@@ -393,7 +402,8 @@ pub(super) async fn worker(loaded: Trusted, at_once: u32) -> Result<bool, Failur
     let mut signals = Signals::new()?;
     let runtime = build(loaded).await?;
     begin(&runtime).await;
-    let tending = tokio::spawn(maintain(Arc::clone(&runtime)));
+    let socket = runtime.operator_socket().await;
+    let tending = tokio::spawn(maintain(Arc::clone(&runtime), socket));
     let stopping = CancellationToken::new();
     let working = {
         let (calls, stopping) = (runtime.calls.clone(), stopping.clone());

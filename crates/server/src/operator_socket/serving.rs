@@ -1,0 +1,96 @@
+//! Serves the socket: one decision for each connection of the gateway's own user.
+//!
+//! Path: 1, 10. Doc: front-doors.md#operator-socket
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::{Body, to_bytes};
+use axum::extract::Extension;
+use axum::response::IntoResponse;
+use http::{Request, Response};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
+use hyper_util::rt::TokioIo;
+use hyper_util::service::TowerToHyperService;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+use toolbooth_contracts::Caller;
+use toolbooth_proxy::ToolProxy;
+
+use crate::http::{Problem, ProblemCode, approvals};
+
+/// Connections at once; others wait until one of them ends.
+const CONNECTIONS_MAX: usize = 8;
+/// The time for one connection.
+const CONNECTION: Duration = Duration::from_secs(30);
+/// Bytes of one request's body.
+const BODY_BYTES_MAX: usize = 64 << 10;
+/// The pause after an error of the listener, most likely a lack of file descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Serves decisions until this future is dropped.
+pub async fn serve(listener: &UnixListener, proxy: ToolProxy) {
+    let router = approvals::decisions(proxy).layer(Extension(Caller::operator()));
+    let mut connections = JoinSet::new();
+    loop {
+        if connections.len() >= CONNECTIONS_MAX {
+            connections.join_next().await;
+        }
+        let accepted = tokio::select! {
+            Some(_) = connections.join_next() => continue,
+            accepted = listener.accept() => accepted,
+        };
+        match accepted {
+            Ok((stream, _)) => {
+                connections.spawn(connection(stream, router.clone()));
+            }
+            Err(error) => {
+                tracing::warn!(%error, "a connection of the operator is not accepted");
+                sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+/// Whether the user of a peer may decide: the gateway's own user, and root, can read the data folder.
+fn may_decide(user: u32) -> bool {
+    user == 0 || user == rustix::process::geteuid().as_raw()
+}
+
+async fn connection(stream: UnixStream, router: Router) {
+    match stream.peer_cred() {
+        Ok(peer) if may_decide(peer.uid()) => (),
+        Ok(peer) => return tracing::warn!(user = peer.uid(), "another user may not decide"),
+        Err(error) => return tracing::warn!(%error, "the user of a connection is not known"),
+    }
+    let router = TowerToHyperService::new(router);
+    let service = service_fn(|request| answer(&router, request));
+    let serving = http1::Builder::new()
+        .header_read_timeout(None)
+        .keep_alive(false)
+        .serve_connection(TokioIo::new(stream), service);
+    match timeout(CONNECTION, serving).await {
+        Ok(Ok(())) => (),
+        Ok(Err(error)) => tracing::debug!(%error, "a connection of the operator ended early"),
+        Err(_) => tracing::debug!("a connection of the operator was not complete in time"),
+    }
+}
+
+async fn answer(
+    router: &TowerToHyperService<Router>,
+    request: Request<Incoming>,
+) -> Result<Response<Body>, Infallible> {
+    let (parts, body) = request.into_parts();
+    match to_bytes(Body::new(body), BODY_BYTES_MAX).await {
+        Ok(bytes) => router.call(Request::from_parts(parts, Body::from(bytes))).await,
+        Err(error) => {
+            tracing::debug!(%error, "a body is not read");
+            let title = format!("the body cannot be read, or has more than {BODY_BYTES_MAX} bytes");
+            Ok(Problem::new(ProblemCode::TOO_LARGE, title).into_response())
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! Makes a gateway's socket in the data folder, and finds those of running gateways.
+//!
+//! Doc: front-doors.md#operator-socket
+
+use std::fs::{File, Permissions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tokio::net::{UnixListener, UnixStream};
+use toolbooth_proxy::ToolProxy;
+use toolbooth_server::operator_socket::{self, Answer};
+
+/// The most bytes of a socket's path: 107 on Linux (unix(7)), 103 on others.
+const PATH_BYTES_MAX: usize = 103;
+/// The most sockets of a data folder that are looked at.
+const SOCKETS_MAX: usize = 1_000;
+
+/// The age from which a socket without a listener is that of a dead gateway.
+const YOUNG: Duration = Duration::from_secs(10);
+
+/// The socket of one gateway. Its file is removed when this is dropped.
+#[derive(Debug)]
+pub(crate) struct OperatorSocket {
+    listener: UnixListener,
+    path: PathBuf,
+}
+
+impl OperatorSocket {
+    /// Makes the socket of a writer in a data folder, and removes those of gateways that have died.
+    ///
+    /// # Errors
+    /// Those of the file system, for example where it has no sockets.
+    pub(crate) async fn bind(folder: &Path, writer: &str) -> io::Result<Self> {
+        remove_dead(folder).await;
+        let name = name_of(writer);
+        let listener = UnixListener::bind(ShortPath::of(folder, &name)?.path)?;
+        let socket = Self { listener, path: folder.join(name) };
+        std::fs::set_permissions(&socket.path, Permissions::from_mode(0o600))?;
+        Ok(socket)
+    }
+
+    /// Serves decisions until this future is dropped.
+    pub(crate) async fn serve(self, proxy: ToolProxy) {
+        operator_socket::serve(&self.listener, proxy).await;
+    }
+}
+
+impl Drop for OperatorSocket {
+    fn drop(&mut self) {
+        // One that stays is removed by the next gateway.
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// Removes the sockets of dead gateways.
+async fn remove_dead(folder: &Path) {
+    for name in names_in(folder) {
+        let path = folder.join(&name);
+        // Another gateway may be between making its socket and listening at it.
+        let is_young = std::fs::symlink_metadata(&path)
+            .and_then(|file| file.modified())
+            .is_ok_and(|made| made.elapsed().is_ok_and(|age| age < YOUNG));
+        if is_young {
+            continue;
+        }
+        let Ok(short) = ShortPath::of(folder, &name) else { continue };
+        // It never waits: where too many connections wait already, it fails with another error.
+        let refused = UnixStream::connect(&short.path).await.err();
+        if refused.is_some_and(|error| error.kind() == io::ErrorKind::ConnectionRefused) {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// Asks the gateways of a data folder, the last one started first, to decide as the operator.
+pub(crate) async fn decide(folder: &Path, id: &str, grants: bool, reason: Option<&str>) -> Answer {
+    let mut names = names_in(folder);
+    // The names have the time in which the gateway began (UUIDv7, RFC 9562).
+    names.sort_unstable_by(|a, b| b.cmp(a));
+    let mut answer = Answer::None;
+    for name in names {
+        let Ok(short) = ShortPath::of(folder, &name) else { continue };
+        let Ok(stream) = UnixStream::connect(&short.path).await else { continue };
+        match operator_socket::decide(stream, id, grants, reason).await {
+            Answer::None => (),
+            Answer::Unknown => answer = Answer::Unknown,
+            decided => return decided,
+        }
+    }
+    answer
+}
+
+/// Returns the name of a writer's socket in the data folder.
+fn name_of(writer: &str) -> String {
+    format!("gateway-{writer}.sock")
+}
+
+/// Returns the names of the sockets in a data folder, also those of gateways that have died.
+fn names_in(folder: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    entries
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .filter(|name| name.starts_with("gateway-") && name.ends_with(".sock"))
+        .take(SOCKETS_MAX)
+        .collect()
+}
+
+/// The path of a socket that fits into a socket's address, however long its folder's path is.
+struct ShortPath {
+    path: PathBuf,
+    /// Keeps the descriptor open that the path leads through.
+    _folder: Option<File>,
+}
+
+impl ShortPath {
+    fn of(folder: &Path, name: &str) -> io::Result<Self> {
+        let path = folder.join(name);
+        if path.as_os_str().len() <= PATH_BYTES_MAX {
+            return Ok(Self { path, _folder: None });
+        }
+        let folder = File::open(folder)?;
+        let path = PathBuf::from(format!("/proc/self/fd/{}", folder.as_raw_fd())).join(name);
+        Ok(Self { path, _folder: Some(folder) })
+    }
+}
