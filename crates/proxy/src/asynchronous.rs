@@ -23,6 +23,7 @@ use toolbooth_contracts::{
 use crate::error::KeyRefusal;
 use crate::path::{self, CallOptions};
 use crate::proxy::ToolProxy;
+use crate::worker_place::WorkerPlace;
 
 /// How often the queue is asked for calls that other processes have submitted.
 const POLL: Duration = Duration::from_millis(250);
@@ -187,18 +188,18 @@ impl AsyncCalls {
         self.queue.cancel(caller.name(), call_id).await
     }
 
-    /// Takes calls and runs them, `at_once` at a time, until `stop`. The proxy's own shutdown then
+    /// Takes calls and runs them, `at_once` at a time, until `stop`. Those that wait for an approval are
+    /// not among them. The proxy's own shutdown then
     /// waits for those that run. Must be called once per store and process: a call that is marked as
     /// running here, but unknown to this value, is taken again.
     pub async fn work(&self, at_once: usize, stop: CancellationToken) {
-        let slots = Arc::new(Semaphore::new(at_once));
+        let places = Arc::new(Semaphore::new(at_once));
         let mut pause = RETRY_FIRST;
         loop {
-            let slot = tokio::select! {
-                slot = Arc::clone(&slots).acquire_owned() => slot,
+            let place = tokio::select! {
+                place = WorkerPlace::take(&places) => place,
                 () = stop.cancelled() => return,
             };
-            let Ok(slot) = slot else { return };
             if stop.is_cancelled() {
                 return;
             }
@@ -215,14 +216,14 @@ impl AsyncCalls {
                     tokio::spawn(async move {
                         // A call that breaks its worker is left to the next delivery.
                         let running = tokio::spawn({
-                            let this = this.clone();
-                            async move { this.run(call).await }
+                            let (this, place) = (this.clone(), place.clone());
+                            async move { this.run(call, place).await }
                         });
                         if let Err(error) = running.await {
                             tracing::error!(%error, "a queued call broke its worker");
                         }
                         this.locked().remove(&name);
-                        drop(slot);
+                        drop(place);
                     });
                     continue;
                 }
@@ -233,7 +234,7 @@ impl AsyncCalls {
                     pause
                 }
             };
-            drop(slot);
+            drop(place);
             tokio::select! {
                 () = tokio::time::sleep(idle) => (),
                 () = self.handed.notified() => (),
@@ -257,7 +258,7 @@ impl AsyncCalls {
         }
     }
 
-    async fn run(&self, call: QueuedCall) {
+    async fn run(&self, call: QueuedCall, place: WorkerPlace) {
         let (caller, call_id) = (call.caller.clone(), call.call_id.clone());
         let result = match serde_json::from_str::<CallRequest>(&call.request) {
             Ok(_) if call.deliveries > DELIVERIES_MAX => {
@@ -265,7 +266,7 @@ impl AsyncCalls {
                 failed(&call_id, ErrorCode::AdapterFailed)
             }
             Ok(request) => {
-                let result = self.walk(request, &call).await;
+                let result = self.walk(request, &call, place).await;
                 // A temporary lack of capacity, or an unavailable record store, is not an outcome.
                 let passing = result.effect == Effect::NotStarted
                     && result.error.as_ref().is_some_and(|error| {
@@ -300,7 +301,12 @@ impl AsyncCalls {
         }
     }
 
-    async fn walk(&self, request: CallRequest, call: &QueuedCall) -> ToolResult {
+    async fn walk(
+        &self,
+        request: CallRequest,
+        call: &QueuedCall,
+        place: WorkerPlace,
+    ) -> ToolResult {
         let (conversation, counterpart) = Conversation::pair(false);
         if call.cancel {
             counterpart.cancel.cancel();
@@ -335,7 +341,8 @@ impl AsyncCalls {
             }
         }
         let caller = Caller::authenticated(identity);
-        let options = CallOptions { dedup_key: Some(dedup_key), ..CallOptions::default() };
+        let dedup_key = Some(dedup_key);
+        let options = CallOptions { dedup_key, place: Some(place), ..CallOptions::default() };
         let running = self.proxy.run(ToolCall::new(request, caller), conversation, options);
         tokio::pin!(running);
         let mut beat = tokio::time::interval(HEARTBEAT_EVERY);

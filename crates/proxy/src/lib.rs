@@ -33,6 +33,7 @@ mod tool_documents;
 mod trail;
 mod view;
 mod view_cache;
+mod worker_place;
 mod world;
 mod worlds;
 

@@ -11,6 +11,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
 use toolbooth_audit::ledger::Moment;
 use toolbooth_audit::memory::MemoryLedger;
 use toolbooth_audit::orders::{OrderChange, OrderRequest};
@@ -31,8 +32,8 @@ use toolbooth_policy::{
     Question, Verdict, Whitelist,
 };
 use toolbooth_proxy::{
-    ApprovalFilter, Clock, Decided, Executors, Limits, ProxyParts, SystemClock, ToolProxy, World,
-    Worlds,
+    ApprovalFilter, AsyncCalls, Clock, Decided, Executors, Limits, ProxyParts, Submission,
+    SystemClock, ToolProxy, World, Worlds,
 };
 use toolbooth_registry::{RegisteredTool, Source, ToolRegistry};
 
@@ -184,6 +185,52 @@ async fn a_call_waits_for_its_decision_without_a_slot() {
     assert!(matches!(fixture.decide("key:op-b", &approval, true).await, Decided::Done(_)));
     assert_eq!(code(&task.await.unwrap()), None);
     assert_eq!(fixture.runs(), 2);
+}
+
+#[tokio::test]
+async fn an_asynchronous_call_waits_without_a_worker() {
+    let fixture = Fixture::new(LONG);
+    let ledger = || Arc::clone(&fixture.ledger);
+    let calls = AsyncCalls::new(fixture.proxy.clone(), ledger() as _, ledger() as _);
+    let stop = CancellationToken::new();
+    let working = tokio::spawn({
+        let (calls, stop) = (calls.clone(), stop.clone());
+        async move { calls.work(1, stop).await }
+    });
+    let caller = named("key:agent");
+    let submit = async |id: &str, args: &str| {
+        let mut request = CallRequest::new("shop.order", args).unwrap();
+        request.context.call_id = Some(id.to_owned());
+        assert!(matches!(calls.submit(request, &caller).await, Ok(Submission::Taken(_))));
+    };
+    let result = async |id: &str| loop {
+        let call = calls.get(&caller, id).await.unwrap().unwrap();
+        if let Some(result) = call.result {
+            return result["error"]["code"].clone();
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    };
+    let pending = async || loop {
+        let filter = ApprovalFilter { limit: 1, ..ApprovalFilter::default() };
+        let page = fixture.proxy.approvals(&named("key:op-a"), filter).await.unwrap();
+        if let Some(approval) = page.found.into_iter().next() {
+            return approval;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    };
+    submit("waits", r#"{"by":"one"}"#).await;
+    let approval = pending().await;
+    // The only worker has the next call.
+    submit("runs", "{}").await;
+    assert_eq!((result("runs").await, fixture.runs()), (Value::Null, 1));
+    assert!(calls.get(&caller, "waits").await.unwrap().unwrap().result.is_none());
+    assert!(matches!(fixture.decide("key:op-a", &approval, true).await, Decided::Done(_)));
+    assert_eq!((result("waits").await, fixture.runs()), (Value::Null, 2));
+    // The worker still runs one call at a time, and goes on.
+    submit("later", "{}").await;
+    assert_eq!(result("later").await, Value::Null);
+    stop.cancel();
+    working.await.unwrap();
 }
 
 #[tokio::test]

@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::OwnedSemaphorePermit;
 use toolbooth_audit::approvals::{ApprovalFilter, ApprovalRequest};
 use toolbooth_audit::ledger::{ClaimRequest, Moment};
 use toolbooth_contracts::approval::{ApprovalState, Approvers};
@@ -16,6 +17,7 @@ use crate::entry::{Entered, Refused};
 use crate::port::ApprovalNotice;
 use crate::state::ProxyState;
 use crate::trail::shown_arguments;
+use crate::worker_place::WorkerPlace;
 
 /// When a caller asks again whether its call is approved, in milliseconds.
 const APPROVAL_RETRY_MS: u64 = 5_000;
@@ -111,6 +113,18 @@ async fn decided(
     }
 }
 
+/// Waits until a call that has left its slot, and its place of a queued call, can go on.
+async fn slot_again(
+    state: &ProxyState,
+    worker: Option<&WorkerPlace>,
+) -> Result<OwnedSemaphorePermit, ErrorCode> {
+    if let Some(worker) = worker {
+        worker.take_again().await;
+    }
+    let slot = Arc::clone(&state.slots).acquire_owned().await;
+    slot.map_err(|_| ErrorCode::ApprovalRequired)
+}
+
 /// A call that needs an approval which is not granted yet.
 pub(super) struct Unapproved {
     pub(super) entered: Entered<AskedTool>,
@@ -120,11 +134,13 @@ pub(super) struct Unapproved {
 
 impl Unapproved {
     /// Waits until the approval can be decided, without a slot, and returns the call with a new one, to be
-    /// judged again. `until` is a time on the monotonic clock; `None` = the call does not wait.
+    /// judged again. `until` is a time on the monotonic clock; `None` = the call does not wait. `worker` is the
+    /// place of a queued call.
     pub(super) async fn wait(
         self,
         state: &ProxyState,
         until: Option<Duration>,
+        worker: Option<&WorkerPlace>,
     ) -> Result<Entered<AskedTool>, Refused> {
         let Self { mut entered, approval_id, approvers } = self;
         let until = until.map(|until| entered.deadline.map_or(until, |at| at.min(until)));
@@ -132,11 +148,11 @@ impl Unapproved {
         let decided = match (until, place) {
             (Some(until), Ok(_place)) => {
                 entered.slot = None;
+                worker.inspect(|worker| worker.leave());
                 let conversation = &entered.conversation;
                 match decided(state, &approval_id, until, conversation).await {
                     Ok(()) => tokio::select! {
-                        slot = Arc::clone(&state.slots).acquire_owned() =>
-                            slot.map_err(|_| ErrorCode::ApprovalRequired),
+                        slot = slot_again(state, worker) => slot,
                         () = conversation.cancelled() => Err(ErrorCode::Cancelled),
                         () = tokio::time::sleep(left(state, until)) => Err(ErrorCode::Overloaded),
                     },

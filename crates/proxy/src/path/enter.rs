@@ -10,6 +10,7 @@ use crate::argument_rules::ArgumentRules;
 use crate::entry::{self, Arrival, Entered, Refused, SourceVerified};
 use crate::state::ProxyState;
 use crate::trail::{Input, NAME_BYTES_MAX};
+use crate::worker_place::WorkerPlace;
 
 /// The inputs of a call that its caller did not send.
 #[derive(Default)]
@@ -22,6 +23,8 @@ pub(crate) struct CallOptions {
     pub(crate) rules: Option<Arc<dyn ArgumentRules>>,
     /// Whether each stage is reported.
     pub(crate) explain: bool,
+    /// The place of a queued call, which it leaves while it waits for an approval.
+    pub(crate) place: Option<WorkerPlace>,
 }
 
 /// The requested tool.

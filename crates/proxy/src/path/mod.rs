@@ -100,9 +100,10 @@ async fn up_to_claim(
     state: &Arc<ProxyState>,
     call: ToolCall,
     conversation: Conversation,
-    options: CallOptions,
+    mut options: CallOptions,
     trace: &mut Trace,
 ) -> Result<ClaimedCall, Stop> {
+    let place = options.place.take();
     let mut entered = enter::enter(state, call, conversation, options)?;
     trace.stage(state, "enter", &entered.trail.call_id);
     // Until when the call waits for its approval; known once it needs one.
@@ -125,7 +126,7 @@ async fn up_to_claim(
         };
         // What is in force when the approval is decided judges the call again.
         let until = patience.get_or_insert_with(|| approval::patience(state));
-        entered = unapproved.wait(state, *until).await?;
+        entered = unapproved.wait(state, *until, place.as_ref()).await?;
         trace.stage(state, "wait", "the approval is decided");
     }
 }
