@@ -9,7 +9,10 @@ use std::fmt::Display;
 use std::sync::Arc;
 
 use cedar_policy::{Entities, Policy};
-use cedar_policy_core::ast::{Expr, Literal, Request, SlotEnv, ValueKind};
+use cedar_policy_core::ast::{
+    self, ActionConstraint, Expr, ExprKind, Literal, PrincipalOrResourceConstraint, Request,
+    SlotEnv, ValueKind,
+};
 use cedar_policy_core::evaluator::Evaluator;
 use cedar_policy_core::extensions::Extensions;
 
@@ -18,18 +21,44 @@ use crate::error::EngineError;
 /// When a rule applies.
 #[derive(Debug)]
 pub(super) struct Condition {
-    /// The index of the rule in its set; that of its first rule, if it is the condition of a group.
+    /// The index of the rule in its set.
     pub(super) rule: usize,
     id: String,
-    expression: Arc<Expr>,
+    pub(super) expression: Arc<Expr>,
 }
 
 impl Condition {
     /// Returns the condition of a rule: its scope, its `when` and its `unless`.
     pub(super) fn of(rule: usize, policy: &Policy) -> Self {
-        let own: &cedar_policy_core::ast::Policy = policy.as_ref();
-        Self { rule, id: policy.id().to_string(), expression: Arc::new(own.condition()) }
+        // Each part of a scope that excludes nothing would be one more expression to evaluate.
+        let expression = match beyond_open_scope(policy) {
+            Some(Some(rest)) => Arc::clone(rest),
+            Some(None) => Arc::new(Expr::val(true)),
+            None => {
+                let own: &ast::Policy = policy.as_ref();
+                Arc::new(own.condition())
+            }
+        };
+        Self { rule, id: policy.id().to_string(), expression }
     }
+}
+
+/// Whether a rule applies to every question.
+pub(super) fn always_applies(policy: &Policy) -> bool {
+    beyond_open_scope(policy).is_some_and(|rest| {
+        rest.is_none_or(|rest| matches!(rest.expr_kind(), ExprKind::Lit(Literal::Bool(true))))
+    })
+}
+
+/// Returns the `when` and `unless` of a rule, if it has any; `None` if its scope excludes something.
+fn beyond_open_scope(policy: &Policy) -> Option<Option<&Arc<Expr>>> {
+    let own: &ast::Policy = policy.as_ref();
+    let template = own.template();
+    let parties =
+        [template.principal_constraint().as_inner(), template.resource_constraint().as_inner()];
+    let is_open = parties.iter().all(|party| **party == PrincipalOrResourceConstraint::Any)
+        && *template.action_constraint() == ActionConstraint::Any;
+    is_open.then(|| template.non_scope_constraints_arc())
 }
 
 /// A question on which conditions are evaluated.
@@ -59,13 +88,21 @@ impl<'e> Evaluation<'e> {
         }
     }
 
+    /// Returns the whole number that an expression is; `None` if it cannot be evaluated, or is something else.
+    pub(super) fn whole(&self, expression: &Expr) -> Option<i64> {
+        match self.evaluator.interpret(expression, &self.slots).ok()?.value {
+            ValueKind::Lit(Literal::Long(whole)) => Some(whole),
+            _ => None,
+        }
+    }
+
     /// Adds the rules that apply, each evaluated by itself.
     ///
     /// # Errors
     /// Where one of them cannot be evaluated.
-    pub(super) fn apply(
+    pub(super) fn apply<'r>(
         &self,
-        rules: &[Condition],
+        rules: impl IntoIterator<Item = &'r Condition>,
         applying: &mut Vec<usize>,
     ) -> Result<(), EngineError> {
         for condition in rules {

@@ -310,7 +310,7 @@ proptest! {
             .map(|(index, rule)| Condition::of(index, &rule.unscoped))
             .collect();
         let grouped_rules = GroupedRules::new(
-            rules.enumerate().map(|(index, rule)| (index, &rule.unscoped, rule.condition.as_ref())),
+            rules.enumerate().map(|(index, rule)| (index, &rule.unscoped)),
         );
         for contract in &tools() {
             for caller in [

@@ -107,13 +107,12 @@ impl Slice {
                         && !(self.fits && rule.always_applies())
                 });
                 own.map(|(index, rule)| match self.fits {
-                    true => (index, &rule.unscoped, rule.condition.as_ref()),
-                    false => (index, &rule.policy, None),
+                    true => (index, &rule.unscoped),
+                    false => (index, &rule.policy),
                 })
             };
             let pair = |historic| {
-                let permits =
-                    of(historic, false).map(|(index, rule, _)| Condition::of(index, rule));
+                let permits = of(historic, false).map(|(index, rule)| Condition::of(index, rule));
                 let forbids = GroupedRules::new(of(historic, true));
                 Pair { permits: permits.collect(), forbids }
             };

@@ -4,7 +4,7 @@
 
 use std::str::FromStr;
 
-use cedar_policy::pst::{self, Expr, StaticPolicy, Template};
+use cedar_policy::pst::{self, StaticPolicy, Template};
 use cedar_policy::{ActionConstraint, Effect, Policy, PolicyId, PolicySet};
 use data_encoding::HEXLOWER;
 use miette::Diagnostic;
@@ -12,7 +12,7 @@ use sha2::{Digest, Sha256};
 use toolbooth_contracts::approval::Approvers;
 use toolbooth_contracts::id::nearest;
 
-use super::grouped;
+use super::evaluation;
 use super::reads::Reads;
 use super::scope::{Group, Scope, actions, id_of};
 use crate::engine::ApprovalNeed;
@@ -51,8 +51,6 @@ pub(super) struct Rule {
     pub(super) policy: Policy,
     /// The same for the tools that the scope is known to fit.
     pub(super) unscoped: Policy,
-    /// When `unscoped` applies, if it can be evaluated in a group.
-    pub(super) condition: Option<Expr>,
     pub(super) forbids: bool,
     pub(super) place: Place,
     pub(super) scope: Scope,
@@ -180,8 +178,8 @@ fn rule(policy: &Policy, place: Place, findings: &mut Vec<RuleFinding>) -> Optio
     };
     let reads = Reads::of_rule(body.body());
     let policy = policy.new_id(PolicyId::new(id));
-    let (unscoped, condition) = match without_scope(body.body()) {
-        Ok((unscoped, condition)) => (unscoped.new_id(PolicyId::new(id)), condition),
+    let unscoped = match without_scope(body.body()) {
+        Ok(unscoped) => unscoped.new_id(PolicyId::new(id)),
         Err(error) => {
             unreadable(&error, &mut wrong);
             return None;
@@ -218,7 +216,6 @@ fn rule(policy: &Policy, place: Place, findings: &mut Vec<RuleFinding>) -> Optio
         place,
         policy,
         unscoped,
-        condition,
     })
 }
 
@@ -229,7 +226,7 @@ impl Rule {
 
     /// Whether it applies to every question about the tools that its scope fits.
     pub(super) fn always_applies(&self) -> bool {
-        matches!(self.condition, Some(Expr::Literal(pst::Literal::Bool(true))))
+        evaluation::always_applies(&self.unscoped)
     }
 
     pub(super) fn approval(&self) -> Option<Approvers> {
@@ -298,9 +295,8 @@ fn annotations(
 }
 
 /// Returns a policy without the conditions of its scope on the action and on the type of the resource, which
-/// cost as much as other conditions, and when it applies, if it can be evaluated in a group. Where it names a
-/// resource, both stay.
-fn without_scope(rule: &Template) -> Result<(Policy, Option<Expr>), String> {
+/// cost as much as other conditions. Where it names a resource, both stay.
+fn without_scope(rule: &Template) -> Result<Policy, String> {
     let mut body = rule.clone();
     if !matches!(body.resource, pst::ResourceConstraint::Eq(_)) {
         body.action = pst::ActionConstraint::Any;
@@ -308,10 +304,8 @@ fn without_scope(rule: &Template) -> Result<(Policy, Option<Expr>), String> {
             body.resource = pst::ResourceConstraint::Any;
         }
     }
-    let condition = grouped::condition(&body);
     let body = StaticPolicy::try_from(body).map_err(|error| error.to_string())?;
-    let policy = Policy::from_pst(pst::Policy::Static(body)).map_err(|error| error.to_string())?;
-    Ok((policy, condition))
+    Policy::from_pst(pst::Policy::Static(body)).map_err(|error| error.to_string())
 }
 
 /// Returns the finding of an error of the language.
