@@ -328,6 +328,35 @@ fn a_url_is_told_with_a_signature() {
     }
 }
 
+/// A redirect would hand the arguments and their signature to another address.
+#[test]
+fn a_redirected_notification_goes_nowhere_else() {
+    let bind = || std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let (first, other) = (bind(), bind());
+    let address = |of: &std::net::TcpListener| of.local_addr().expect("an address");
+    let url = format!("http://{}/hook", address(&first));
+    let place = place(&format!(
+        "notify = {{ url = \"{url}\", secret = {{ secret_ref = \"env:NOTIFY_KEY\" }} }}"
+    ))
+    .env("NOTIFY_KEY", "a key");
+    let gateway = place.serve();
+    asked(&calculate(&gateway, "2*3"));
+    for status in ["307 Temporary Redirect", "302 Found"] {
+        let (mut stream, _) = first.accept().expect("it is told, and told again");
+        assert!(read_request(&mut stream).0.starts_with("POST /hook "));
+        let answer =
+            format!("HTTP/1.1 {status}\r\nlocation: http://{}/hook\r\n\r\n", address(&other));
+        std::io::Write::write_all(&mut stream, answer.as_bytes()).expect("is written");
+    }
+    let (mut stream, _) = first.accept().expect("it is told a last time");
+    read_request(&mut stream);
+    std::io::Write::write_all(&mut stream, b"HTTP/1.1 204 No Content\r\n\r\n").expect("is written");
+    gateway.stop();
+    other.set_nonblocking(true).expect("is set");
+    let asked = other.accept().expect_err("nothing comes here");
+    assert_eq!(asked.kind(), std::io::ErrorKind::WouldBlock);
+}
+
 #[test]
 fn doctor_tells_how_approvals_are_reported() {
     let secret = "secret = { secret_ref = \"env:PATH\" }";

@@ -10,7 +10,7 @@ use std::process::{Output, Stdio};
 
 use serde_json::{Value, json};
 use toolbooth_tests::mcp::{self, Peer};
-use toolbooth_tests::{Place, repository, waiting};
+use toolbooth_tests::{Place, STATE, binary, repository, waiting};
 
 const CLIENTS: [&str; 3] = ["claude", "codex", "gemini"];
 
@@ -290,7 +290,7 @@ fn failures(client: &str, tool: &str, other: &str) {
     for closed in ["2>&-", "2>/dev/full"] {
         let line = format!("exec \"$0\" hook {client} {closed}");
         let mut command = std::process::Command::new("sh");
-        command.args(["-c", &line]).arg(toolbooth_tests::binary()).current_dir(fine.path());
+        command.args(["-c", &line]).arg(binary()).current_dir(fine.path());
         command.env(toolbooth_tests::STATE, fine.state());
         let output = waiting::output_of(&mut command, b"{}");
         assert_eq!(output.status.code(), Some(2), "{closed}");
@@ -338,6 +338,14 @@ fn a_decision_that_takes_too_long_is_a_denial() {
     let said = answer(&output).expect_err("the database is locked");
     assert!(said.contains("in time") || said.contains("cannot decide"), "{said}");
     held.execute_batch("ROLLBACK").expect("unlocks");
+    assert_eq!(asked(&locked, "claude", &bash("ls")), Ok(()));
+    // A disk that takes nothing: no file may be larger than it is.
+    let mut full = std::process::Command::new("/bin/sh");
+    let script = "trap '' XFSZ; ulimit -f 0; exec \"$0\" \"$@\"";
+    full.args(["-c", script]).arg(binary()).args(["hook", "claude"]);
+    full.current_dir(locked.path()).env(STATE, locked.state());
+    let said = answer(&waiting::output_of(&mut full, ls.as_bytes())).expect_err("the disk is full");
+    assert!(said.contains("cannot decide") || said.contains("record-unavailable"), "{said}");
     assert_eq!(asked(&locked, "claude", &bash("ls")), Ok(()));
     // A configuration that is named and is not there.
     let missing = ["hook", "claude", "--config", "nothing.toml"];

@@ -60,19 +60,24 @@ const SCOPES: [(&str, bool); 12] = [
     ("action, resource is Prompt", false),
 ];
 /// Conditions of all rules.
-const PLAIN: [&str; 5] = [
+const PLAIN: [&str; 9] = [
     "true",
     "principal in Group::\"a\"",
     "principal.name == \"key:b\"",
     "!(principal.kind == \"key\")",
+    "context.time < datetime(\"2026-06-01\")",
+    "context.time > datetime(\"2026-06-01\") && principal.kind != \"local\"",
+    "context.claimed has agentId && context.claimed.agentId == \"a\"",
+    "context.claimed has turnIndex && context.claimed.turnIndex < 3",
     // Overflows for every caller.
     "9223372036854775807 + 1 > 0 || principal.name == \"x\"",
 ];
 /// Conditions of rules that name tools.
-const TYPED: [&str; 3] = [
+const TYPED: [&str; 4] = [
     "context.args has n && context.args.n > 5",
     "context.args has n && context.args.n < 100",
     "context.args has n && context.args.n + 1 > 0",
+    "context.args has n && context.args.n > 5 && context.claimed has agentId",
 ];
 
 /// Conditions of rules that name tools and read a window. The last one overflows with a long window.
@@ -129,7 +134,7 @@ impl RandomRule {
 
 fn rule() -> impl Strategy<Value = RandomRule> {
     let approval = prop_oneof![4 => Just(None), 1 => Just(Some("one")), 1 => Just(Some("two")), 1 => Just(Some("self"))];
-    (any::<bool>(), 0..12_usize, 0..12_usize, approval).prop_map(
+    (any::<bool>(), 0..12_usize, 0..17_usize, approval).prop_map(
         |(forbids, scope, condition, approval)| RandomRule { forbids, scope, condition, approval },
     )
 }
@@ -163,18 +168,26 @@ fn questions<T>(tools: &[ToolContract], mut judge: impl FnMut(&Question<'_>) -> 
         Identity::named("key:b").unwrap(),
         Identity::named("key:c").unwrap().with_groups(vec!["a".into()]),
     ];
+    let claims =
+        CallContext { agent_id: Some("a".into()), turn_index: Some(2), ..CallContext::default() };
+    let moments = [
+        (CallContext::default(), "2026-01-01T00:00:00.000Z"),
+        (claims, "2026-07-01T00:00:00.000Z"),
+    ];
     for contract in tools {
         for caller in &callers {
             for arguments in [json!({}), json!({ "n": 7 }), json!({ "n": i64::MAX })] {
-                answers.push(judge(&Question {
-                    caller,
-                    grants: &[],
-                    contract,
-                    arguments: &arguments,
-                    trust: TrustLevel::Trusted,
-                    claimed: &CallContext::default(),
-                    at: "2026-01-01T00:00:00.000Z",
-                }));
+                for (claimed, at) in &moments {
+                    answers.push(judge(&Question {
+                        caller,
+                        grants: &[],
+                        contract,
+                        arguments: &arguments,
+                        trust: TrustLevel::Trusted,
+                        claimed,
+                        at,
+                    }));
+                }
             }
         }
     }
@@ -359,7 +372,15 @@ fn whole_answer(
         let all = RestrictedExpression::new_record([("h".to_owned(), window)]).unwrap();
         ("history".to_owned(), all)
     });
-    let parts = std::iter::once(("args".to_owned(), record)).chain(windows);
+    let agent = question.claimed.agent_id.clone();
+    let agent = agent.map(|agent| ("agentId".to_owned(), RestrictedExpression::new_string(agent)));
+    let turn = question.claimed.turn_index.map(|turn| i64::try_from(turn).unwrap());
+    let turn = turn.map(|turn| ("turnIndex".to_owned(), RestrictedExpression::new_long(turn)));
+    let claimed = RestrictedExpression::new_record(agent.into_iter().chain(turn)).unwrap();
+    let time = RestrictedExpression::new_datetime(question.at);
+    let own = [("args", record), ("claimed", claimed), ("time", time)];
+    let own = own.map(|(name, part)| (name.to_owned(), part));
+    let parts = own.into_iter().chain(windows);
     let context = Context::from_pairs(parts).unwrap();
     let request = Request::new(caller.uid(), action.uid(), resource.uid(), context, None).unwrap();
     let entities = Entities::from_entities([caller, resource, action], None).unwrap();

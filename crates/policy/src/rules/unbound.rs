@@ -88,7 +88,7 @@ impl BoundRules {
             };
             let (sum, reason) = (window.sum.as_deref().unwrap_or_default(), &unsummed.reason);
             let finding = of(format!(
-                "the window `{name}` cannot count the calls of `{id}`{more}: {reason}, so they are denied"
+                "the window `{name}` cannot count the calls of `{id}`{more}: {reason}, so the policy denies them"
             ));
             Some(match &unsummed.nearest {
                 Some(near) => finding.hint(format!("is `sum = \"{near}\"` meant?")),

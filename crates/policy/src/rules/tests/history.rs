@@ -74,21 +74,21 @@ fn a_window_that_counts_no_known_tool_or_cannot_sum_is_told() {
             "pay.*",
             Some("/amout"),
             Some(
-                "the window `own` cannot count the calls of `pay.send`: it has no argument `/amout`, so they are denied (is `sum = \"/amount\"` meant?)",
+                "the window `own` cannot count the calls of `pay.send`: it has no argument `/amout`, so the policy denies them (is `sum = \"/amount\"` meant?)",
             ),
         ),
         (
             "pay.*",
             Some("/to"),
             Some(
-                "the window `own` cannot count the calls of `pay.send`: its argument `/to` is no number, so they are denied",
+                "the window `own` cannot count the calls of `pay.send`: its argument `/to` is no number, so the policy denies them",
             ),
         ),
         (
             "*",
             Some("/missing/part"),
             Some(
-                "the window `own` cannot count the calls of `files.read`, nor those of 1 more tools: it has no argument `/missing/part`, so they are denied",
+                "the window `own` cannot count the calls of `files.read`, nor those of 1 more tools: it has no argument `/missing/part`, so the policy denies them",
             ),
         ),
     ] {
