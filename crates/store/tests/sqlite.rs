@@ -25,7 +25,7 @@ use toolbooth_contracts::order::PauseTarget;
 use toolbooth_contracts::receipt::ClaimState;
 use toolbooth_contracts::{ContentBlock, Effect, ErrorCode, Identity};
 use toolbooth_store::sqlite::{
-    self, DATABASE, OpenError, SqliteLedger, SqliteOptions, SqliteReads,
+    self, DATABASE, OpenError, SqliteLedger, SqliteOptions, SqliteReads, StartCheck,
 };
 
 fn open(folder: &std::path::Path, writer: &str) -> SqliteLedger {
@@ -682,6 +682,8 @@ async fn a_database_that_goes_away_under_a_gateway_is_refused() {
             panic!("fresh")
         };
         let (file, aside) = (folder.path().join(name), folder.path().join("aside"));
+        let note = folder.path().join("last-check");
+        assert!(note.exists());
         std::fs::rename(&file, &aside).unwrap();
         if replaced {
             std::fs::copy(&aside, &file).unwrap();
@@ -692,6 +694,7 @@ async fn a_database_that_goes_away_under_a_gateway_is_refused() {
             assert!(told.contains("removed or replaced"), "{name} {replaced}: {told}");
             assert!(ledger.healthy().await.is_err(), "{name} {replaced}");
         }
+        assert!(!note.exists(), "the next start checks the database");
         // The store works again once the file is restored: no record was written meanwhile, and
         // none was lost.
         std::fs::rename(&aside, &file).unwrap();
@@ -701,6 +704,84 @@ async fn a_database_that_goes_away_under_a_gateway_is_refused() {
         let report = verify::store(&ledger, TrustAnchors::default()).await.unwrap();
         assert!(report.ok, "{name} {replaced}: {report:?}");
     }
+}
+
+/// A page is damaged after a check has passed. Whether the next start checks depends on the note of that check.
+#[tokio::test]
+async fn a_check_that_has_passed_counts_for_an_hour_and_for_its_file_only() {
+    let folder = tempfile::tempdir().unwrap();
+    let ledger = open(folder.path(), "one");
+    for n in 0..200 {
+        let mode = IdempotencyMode::None;
+        let claimed = ledger.claim(request(&format!("c{n}"), mode, &[], "x")).await.unwrap();
+        let Claimed::Fresh(claim) = claimed else { panic!("fresh") };
+        ledger.settle(settlement(claim, mode, Effect::Completed, None)).await.unwrap();
+    }
+    ledger.close(moment(9)).await.unwrap();
+    drop(ledger);
+    let (file, note) = (folder.path().join(DATABASE), folder.path().join("last-check"));
+    let writers = std::cell::Cell::new(0);
+    let start = |check: StartCheck, second: i64| {
+        writers.set(writers.get() + 1);
+        let options = SqliteOptions { check, ..SqliteOptions::default() };
+        let writer = format!("later{}", writers.get());
+        sqlite::open(folder.path(), &writer, options, &moment(second * 1_000)).map(drop)
+    };
+    let is_damaged =
+        |opened: &Result<(), OpenError>| matches!(opened, Err(OpenError::Damaged { .. }));
+    // All pages are carried over, so that damage is in the file and stays.
+    Connection::open(&file).unwrap().execute_batch("VACUUM").unwrap();
+    start(StartCheck::IfDue, 100).unwrap();
+    let noted = std::fs::read(&note).unwrap();
+    let page = {
+        let connection = Connection::open(&file).unwrap();
+        let sql = "SELECT max(pageno) FROM dbstat WHERE name = 'receipts'";
+        connection.query_row(sql, [], |row| row.get::<_, u32>(0)).unwrap()
+    };
+    let damage = || {
+        use std::os::unix::fs::FileExt;
+        let file = std::fs::OpenOptions::new().write(true).open(&file).unwrap();
+        file.write_all_at(&[0xAA; 4096], u64::from(page - 1) * 4096).unwrap();
+    };
+    damage();
+    // Within the hour the check counts.
+    assert!(!is_damaged(&start(StartCheck::IfDue, 100)));
+    assert!(!is_damaged(&start(StartCheck::IfDue, 3_600 + 99)));
+    // Later, or earlier, it does not.
+    for second in [3_600 + 100, 99] {
+        std::fs::write(&note, &noted).unwrap();
+        assert!(is_damaged(&start(StartCheck::IfDue, second)), "{second}");
+        assert!(!note.exists(), "what is damaged has no note");
+    }
+    // Without a note, with one that is cut off, or that is of something else.
+    let whole: serde_json::Value = serde_json::from_slice(&noted).unwrap();
+    let other = |name: &str| {
+        let mut other = whole.clone();
+        other[name] = match &whole[name] {
+            serde_json::Value::String(_) => "other".into(),
+            number => (number.as_i64().unwrap() + 1_000_000_000).into(),
+        };
+        other.to_string().into_bytes()
+    };
+    let names = whole.as_object().unwrap().keys();
+    let mut wrong: Vec<Vec<u8>> = names.map(|name| other(name)).collect();
+    assert_eq!(wrong.len(), 6);
+    wrong.extend([vec![], noted[..noted.len() - 2].to_vec(), b"{}".to_vec()]);
+    for note_of_another in wrong {
+        std::fs::write(&note, &note_of_another).unwrap();
+        let opened = start(StartCheck::IfDue, 101);
+        assert!(is_damaged(&opened), "{}", String::from_utf8_lossy(&note_of_another));
+    }
+    // A gateway checks each time, and another one that finds the damage lets the next command check.
+    std::fs::write(&note, &noted).unwrap();
+    assert!(is_damaged(&start(StartCheck::Always, 101)));
+    assert!(is_damaged(&start(StartCheck::IfDue, 101)));
+    // A copy is another file.
+    std::fs::write(&note, &noted).unwrap();
+    let copy = folder.path().join("copy");
+    std::fs::copy(&file, &copy).unwrap();
+    std::fs::rename(&copy, &file).unwrap();
+    assert!(is_damaged(&start(StartCheck::IfDue, 101)));
 }
 
 #[tokio::test]

@@ -15,6 +15,7 @@ use toolbooth_proxy::{AsyncCalls, Clock, IdSource, ProxyParts, SystemClock, Syst
 use toolbooth_registry::Source;
 use toolbooth_registry::lock::{Lock, UnrecordedPin};
 use toolbooth_server::Gateway;
+use toolbooth_store::sqlite::StartCheck;
 
 use crate::config::LockUse;
 use crate::door;
@@ -46,14 +47,24 @@ pub(crate) struct Runtime {
 }
 
 impl Runtime {
-    /// Builds the gateway from its offline part and begins a log in the store.
+    /// Builds the gateway from its offline part and begins a log in the store, for one command.
     pub(crate) async fn build(offline: OfflineGateway) -> Result<Self, Failure> {
+        // A command is short, and many can follow each other.
+        Self::build_checked(offline, StartCheck::IfDue).await
+    }
+
+    /// As [`Runtime::build`]; `check` says when the database is checked.
+    pub(crate) async fn build_checked(
+        offline: OfflineGateway,
+        check: StartCheck,
+    ) -> Result<Self, Failure> {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
         let ids = Arc::new(SystemIds);
         let config = &offline.loaded.config;
         let notifier = notify::notifier(&offline.loaded, &offline.launcher)?;
         let writer = ids.next();
-        let opened = records::open(&offline.loaded, writer.clone(), clock.now(), false).await?;
+        let opened =
+            records::open(&offline.loaded, writer.clone(), clock.now(), false, check).await?;
         let proxy = ToolProxy::new(ProxyParts {
             worlds: Arc::clone(&offline.worlds),
             catalogue: Some(Arc::clone(&offline.catalogue)),

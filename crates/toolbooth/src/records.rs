@@ -20,7 +20,7 @@ use toolbooth_policy::{Authorizer, FeatureFlags, Operator};
 use toolbooth_proxy::Operations;
 use toolbooth_store::postgres::{self, PostgresOptions, PostgresReads};
 use toolbooth_store::sqlite::{
-    self, DATABASE, Durability, SqliteOptions, SqliteReads, StoreFolder,
+    self, DATABASE, Durability, SqliteOptions, SqliteReads, StartCheck, StoreFolder,
 };
 
 use crate::config::{self, Config, Loaded};
@@ -88,6 +88,7 @@ pub(crate) async fn open(
     writer: String,
     at: Moment,
     accept_restored: bool,
+    check: StartCheck,
 ) -> Result<Records, Failure> {
     let signer = signer(loaded).await?;
     if let Some(url) = url(loaded).await? {
@@ -122,8 +123,8 @@ pub(crate) async fn open(
             None => sqlite::standard_bytes_max(&StoreFolder::create(&folder)?)?,
             Some(chosen) => chosen,
         };
-        let options =
-            SqliteOptions { durability, signer, bytes_max: Some(bytes_max), accept_restored };
+        let bytes_max = Some(bytes_max);
+        let options = SqliteOptions { durability, signer, bytes_max, accept_restored, check };
         sqlite::open(&folder, &writer, options, &at)
     });
     let opened = opening.await.map_err(|error| Failure::store(error.to_string()))?;

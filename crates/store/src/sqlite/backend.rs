@@ -131,6 +131,7 @@ impl SqliteBackend {
         if self.files == now && now.database.is_some() && now.log.is_some() {
             return Ok(());
         }
+        self.folder.forget_check();
         Err(LedgerError::unavailable(format!(
             "`{}` or its log was removed or replaced while the gateway runs; put it back, or restart",
             self.path.display()
@@ -250,6 +251,7 @@ impl Backend for SqliteBackend {
     /// `quick_check`.
     async fn recover(&mut self, writer: &str) -> Result<LogEnd, LedgerError> {
         let red = |what: String| Err(LedgerError::unavailable(what));
+        self.folder.forget_check();
         self.check_files()?;
         // A new connection counts versions anew.
         (self.connection, self.sync, self.data_version) = (None, None, -1);

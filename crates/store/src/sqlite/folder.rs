@@ -29,6 +29,8 @@ const OPERATOR_KEY_BYTES_MIN: usize = 36;
 /// The file of the newest checkpoint. A database that was restored to an earlier state does not
 /// have that checkpoint.
 const CHECKPOINT: &str = "checkpoint.note";
+/// The last check that the database has passed.
+const LAST_CHECK: &str = "last-check";
 const WRITERS: &str = "writers";
 /// The bound that was chosen at the first start, in bytes.
 const BYTES_MAX: &str = "bytes-max";
@@ -241,6 +243,28 @@ impl StoreFolder {
             },
         })?;
         Ok((newest, keys.collect()))
+    }
+
+    /// Returns the note of the last check that the database has passed.
+    pub(super) fn last_check(&self) -> Option<Vec<u8>> {
+        let mut note = Vec::new();
+        let file = File::open(self.0.join(LAST_CHECK)).ok()?;
+        file.take(4 << 10).read_to_end(&mut note).ok()?;
+        Some(note)
+    }
+
+    /// Writes the note of a check. Without it, or if it is not whole, the next start checks again.
+    pub(super) fn keep_check(&self, note: &[u8]) {
+        let mut options = private();
+        let file = options.create(true).truncate(true).write(true).open(self.0.join(LAST_CHECK));
+        if let Err(error) = file.and_then(|mut file| file.write_all(note)) {
+            tracing::debug!(%error, "the check of the database is not noted");
+        }
+    }
+
+    /// Lets the next start check the database.
+    pub(super) fn forget_check(&self) {
+        let _ = std::fs::remove_file(self.0.join(LAST_CHECK));
     }
 
     /// Returns the newest checkpoint that is stored next to the database; `None` without the file.

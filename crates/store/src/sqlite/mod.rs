@@ -20,6 +20,7 @@ mod rows;
 mod schema;
 mod search_index;
 mod space_monitor;
+mod start_check;
 mod transaction;
 mod wal_checkpoint;
 mod write;
@@ -30,6 +31,7 @@ pub use maintenance::{backup, restore, vacuum};
 pub use open::{Durability, Sqlite, SqliteLedger, SqliteOptions, open};
 pub use reads::SqliteReads;
 pub use space_monitor::{BYTES_MAX_LEAST, standard_bytes_max, used_bytes};
+pub use start_check::StartCheck;
 
 use rusqlite::ErrorCode;
 use toolbooth_audit::LedgerError;

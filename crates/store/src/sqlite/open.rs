@@ -8,10 +8,8 @@ use std::fs::File;
 use std::future::Future;
 use std::path::Path;
 use std::pin::pin;
-use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
-use std::time::Duration;
 
 use rusqlite::{Connection, ErrorCode, OptionalExtension, TransactionBehavior};
 use toolbooth_audit::LedgerError;
@@ -37,10 +35,9 @@ use super::folder::StoreFolder;
 use super::reads::SqliteReads;
 use super::rows::{HEAD, head};
 use super::space_monitor::SpaceMonitor;
+use super::start_check::{self, StartCheck};
 use super::{schema, search_index, wal_checkpoint};
 
-/// Time limit of the integrity check when a database is opened.
-const LOOK_MAX: Duration = Duration::from_millis(250);
 /// Options for opening a store.
 #[derive(Debug, Default)]
 pub struct SqliteOptions {
@@ -54,6 +51,8 @@ pub struct SqliteOptions {
     /// Whether to accept a database that is older than its last checkpoint. The log then records
     /// `STORE_RESTORED`.
     pub accept_restored: bool,
+    /// When the database is checked. One that is accepted after it was restored always is.
+    pub check: StartCheck,
 }
 
 /// The embedded ledger.
@@ -121,7 +120,7 @@ pub fn open(
     options: SqliteOptions,
     at: &Moment,
 ) -> Result<SqliteLedger, OpenError> {
-    let SqliteOptions { durability, signer, bytes_max, accept_restored } = options;
+    let SqliteOptions { durability, signer, bytes_max, accept_restored, check } = options;
     let folder = StoreFolder::create(folder)?;
     let path = folder.database();
     let kept = match folder.kept_checkpoint() {
@@ -147,7 +146,8 @@ pub fn open(
         }
     };
     let mut connection = connect(&path, durability).map_err(database)?;
-    if let Some(what) = look_over(&connection).map_err(database)? {
+    let check = if accept_restored { StartCheck::Always } else { check };
+    if let Some(what) = start_check::damage(&connection, &folder, check, at).map_err(database)? {
         return Err(OpenError::Damaged { path: path.display().to_string(), what });
     }
     let migrate = |connection: &mut Connection, to| {
@@ -293,30 +293,6 @@ fn block_on<F: Future>(future: F) -> F::Output {
             Poll::Ready(done) => return done,
             Poll::Pending => std::thread::park(),
         }
-    }
-}
-
-/// Runs `quick_check` for at most [`LOOK_MAX`]. Returns the damage that it found in that time.
-fn look_over(connection: &Connection) -> rusqlite::Result<Option<String>> {
-    let interrupt = connection.get_interrupt_handle();
-    let (done, waiting) = std::sync::mpsc::channel::<()>();
-    let timer = std::thread::spawn(move || {
-        if waiting.recv_timeout(LOOK_MAX) == Err(RecvTimeoutError::Timeout) {
-            interrupt.interrupt();
-        }
-    });
-    let verdict: rusqlite::Result<String> =
-        connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0));
-    drop(done);
-    let _ = timer.join();
-    match verdict {
-        Ok(verdict) => Ok((verdict != "ok").then_some(verdict)),
-        Err(error) => match error.sqlite_error_code() {
-            // The time limit expired; pages that were not read count as sound.
-            Some(ErrorCode::OperationInterrupted) => Ok(None),
-            Some(ErrorCode::DatabaseCorrupt) => Ok(Some(error.to_string())),
-            _ => Err(error),
-        },
     }
 }
 

@@ -17,6 +17,7 @@ use toolbooth_server::auth::{Credentials, Loopback};
 use toolbooth_server::http::{self, HttpDoor};
 use toolbooth_server::mcp::serve_stdio;
 use toolbooth_server::peer::SocketDiagnostics;
+use toolbooth_store::sqlite::StartCheck;
 
 use super::{receipts, reload};
 use crate::certificate;
@@ -388,7 +389,8 @@ async fn retain(runtime: &Runtime) {
 
 /// Builds a gateway that accepts calls.
 async fn build(loaded: Trusted) -> Result<Arc<Runtime>, Failure> {
-    let runtime = Arc::new(Runtime::build(OfflineGateway::build(loaded).await?).await?);
+    let offline = OfflineGateway::build(loaded).await?;
+    let runtime = Arc::new(Runtime::build_checked(offline, StartCheck::Always).await?);
     if let Err(failure) = runtime.check_notifier().await {
         runtime.shut_down().await?;
         return Err(failure);

@@ -14,6 +14,7 @@ use toolbooth_audit::reads::{EventFilter, Page};
 use toolbooth_audit::stats;
 use toolbooth_audit::verify::{self, TrustAnchors};
 use toolbooth_registry::lock::LockFile;
+use toolbooth_store::sqlite::StartCheck;
 
 use super::records::{need, nothing_yet, open, unreadable, whole};
 use crate::cli::{Audit, EventFilterArgs};
@@ -201,7 +202,7 @@ pub(super) async fn audit(loaded: Trusted, command: Audit) -> Result<bool, Failu
             let writer = uuid::Uuid::now_v7().to_string();
             let clock = toolbooth_proxy::SystemClock::default();
             let now = toolbooth_proxy::Clock::now(&clock);
-            let opened = records::open(&loaded, writer, now, true).await?;
+            let opened = records::open(&loaded, writer, now, true, StartCheck::Always).await?;
             let now = toolbooth_proxy::Clock::now(&clock);
             let note = opened.ledger.close(now).await.map_err(unreadable)?;
             records::hand_outside(&loaded, note.as_deref());
