@@ -3,7 +3,7 @@
 //! Path: 6. Doc: front-doors.md#operator-socket
 
 use std::collections::BTreeSet;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::CommandExt;
@@ -176,6 +176,52 @@ fn a_command_does_not_depend_on_a_gateway_that_does_not_answer() {
         assert_eq!(code(&calculate(&gateway, text)), "ok", "{text}");
     }
     gateway.stop();
+    place.assert_sound();
+}
+
+/// A program of another user, and one that a link leads to, cannot claim that it has decided.
+#[test]
+fn only_a_program_of_the_owner_is_asked() {
+    if !is_root() {
+        return skip("root, which can act as another user");
+    }
+    let place = place("");
+    let gateway = place.serve();
+    let ids = ["2*3", "2*4"].map(|text| asked(&calculate(&gateway, text)));
+    let path = socket(&place);
+    gateway.signal("KILL");
+    gateway.wait();
+    std::fs::remove_file(&path).unwrap();
+    let elsewhere = tempfile::tempdir().unwrap();
+    let open = std::fs::Permissions::from_mode(0o777);
+    std::fs::set_permissions(elsewhere.path(), open).unwrap();
+    let own = elsewhere.path().join("s");
+    // It accepts, and ends once it is asked for something.
+    let script = "import socket, sys\ns = socket.socket(socket.AF_UNIX)\ns.bind(sys.argv[1])\n\
+        s.listen()\nprint('listens', flush=True)\nwhile True:\n  c, _ = s.accept()\n  \
+        d = c.recv(4096)\n  if d: print('asked', flush=True)\n  c.close()";
+    let mut child = Command::new("/usr/bin/python3")
+        .args(["-c", script])
+        .arg(&own)
+        .current_dir("/")
+        .uid(65_534)
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .expect("python3 starts");
+    let mut said = BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    said.read_line(&mut line).unwrap();
+    assert_eq!(line.trim(), "listens");
+    std::os::unix::fs::symlink(&own, &path).unwrap();
+    approve(&place, &ids[0]);
+    std::fs::remove_file(&path).unwrap();
+    std::fs::rename(&own, &path).unwrap();
+    approve(&place, &ids[1]);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let mut rest = String::new();
+    said.read_to_string(&mut rest).unwrap();
+    assert_eq!(rest, "", "it was told nothing");
     place.assert_sound();
 }
 

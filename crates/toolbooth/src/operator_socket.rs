@@ -2,10 +2,10 @@
 //!
 //! Doc: front-doors.md#operator-socket
 
-use std::fs::{File, Permissions};
+use std::fs::{DirEntry, File, Permissions};
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -17,7 +17,8 @@ use toolbooth_server::operator_socket::{self, Answer};
 const PATH_BYTES_MAX: usize = 103;
 /// The most sockets of a data folder that are looked at.
 const SOCKETS_MAX: usize = 1_000;
-
+/// The time in which one of the gateways must answer.
+const PATIENCE: Duration = Duration::from_secs(10);
 /// The age from which a socket without a listener is that of a dead gateway.
 const YOUNG: Duration = Duration::from_secs(10);
 
@@ -77,6 +78,11 @@ async fn remove_dead(folder: &Path) {
 
 /// Asks the gateways of a data folder, the last one started first, to decide as the operator.
 pub(crate) async fn decide(folder: &Path, id: &str, grants: bool, reason: Option<&str>) -> Answer {
+    let asking = ask_each(folder, id, grants, reason);
+    tokio::time::timeout(PATIENCE, asking).await.unwrap_or(Answer::Unknown)
+}
+
+async fn ask_each(folder: &Path, id: &str, grants: bool, reason: Option<&str>) -> Answer {
     let mut names = names_in(folder);
     // The names have the time in which the gateway began (UUIDv7, RFC 9562).
     names.sort_unstable_by(|a, b| b.cmp(a));
@@ -84,6 +90,9 @@ pub(crate) async fn decide(folder: &Path, id: &str, grants: bool, reason: Option
     for name in names {
         let Ok(short) = ShortPath::of(folder, &name) else { continue };
         let Ok(stream) = UnixStream::connect(&short.path).await else { continue };
+        if !is_of_owner(&stream, folder) {
+            continue;
+        }
         match operator_socket::decide(stream, id, grants, reason).await {
             Answer::None => (),
             Answer::Unknown => answer = Answer::Unknown,
@@ -91,6 +100,13 @@ pub(crate) async fn decide(folder: &Path, id: &str, grants: bool, reason: Option
         }
     }
     answer
+}
+
+/// Whether the program at the other end runs as the owner of the data folder, or as the own user. Another one
+/// could claim that it has decided.
+fn is_of_owner(stream: &UnixStream, folder: &Path) -> bool {
+    let (Ok(peer), Ok(folder)) = (stream.peer_cred(), folder.metadata()) else { return false };
+    peer.uid() == folder.uid() || peer.uid() == rustix::process::geteuid().as_raw()
 }
 
 /// Returns the name of a writer's socket in the data folder.
@@ -101,7 +117,10 @@ fn name_of(writer: &str) -> String {
 /// Returns the names of the sockets in a data folder, also those of gateways that have died.
 fn names_in(folder: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    // A link could lead to the socket of another program.
+    let is_socket = |entry: &DirEntry| entry.file_type().is_ok_and(|kind| kind.is_socket());
     entries
+        .filter(is_socket)
         .filter_map(|entry| entry.file_name().into_string().ok())
         .filter(|name| name.starts_with("gateway-") && name.ends_with(".sock"))
         .take(SOCKETS_MAX)
