@@ -140,6 +140,41 @@ fn a_waiting_call_runs_when_another_process_grants_it() {
     place.assert_sound();
 }
 
+/// Asynchronous calls that wait for an approval return to the queue when the gateway ends.
+#[test]
+fn a_restart_ends_no_call_that_waits() {
+    let place = place("wait_ms = 120000");
+    let headers = [("Prefer", "respond-async")];
+    let gateway = place.serve();
+    let ids: Vec<String> = (2..8)
+        .map(|number| {
+            let body = body(&format!("10*{number}"));
+            let sent =
+                toolbooth_tests::request(&gateway.address, "POST", "/v1/calls", &body, &headers);
+            let (status, call) = sent.expect("an answer");
+            assert_eq!(status, 202, "{call}");
+            call["callId"].as_str().expect("an id").to_owned()
+        })
+        .collect();
+    until("all of them wait", || listed(&place).len() == ids.len());
+    gateway.stop();
+    let gateway = place.serve();
+    for id in &listed(&place) {
+        assert_eq!(place.json(&["approvals", "approve", id]).1, 0);
+    }
+    for (id, number) in ids.iter().zip(2..8) {
+        let mut call = Value::Null;
+        until("it is done", || {
+            call = gateway.get(&format!("/v1/calls/{id}")).1;
+            call["state"] == "done"
+        });
+        let text = &call["result"]["content"][0]["text"];
+        assert_eq!(*text, (10 * number).to_string(), "{call}");
+    }
+    gateway.stop();
+    place.assert_sound();
+}
+
 #[test]
 fn the_right_persons_decide_over_http() {
     let place = place("");
@@ -341,14 +376,25 @@ fn a_redirected_notification_goes_nowhere_else() {
     .env("NOTIFY_KEY", "a key");
     let gateway = place.serve();
     asked(&calculate(&gateway, "2*3"));
+    first.set_nonblocking(true).expect("is set");
+    let accept = || {
+        let mut accepted = None;
+        until("it is told", || {
+            accepted = first.accept().ok();
+            accepted.is_some()
+        });
+        let (stream, _) = accepted.expect("a connection");
+        stream.set_nonblocking(false).expect("is set");
+        stream
+    };
     for status in ["307 Temporary Redirect", "302 Found"] {
-        let (mut stream, _) = first.accept().expect("it is told, and told again");
+        let mut stream = accept();
         assert!(read_request(&mut stream).0.starts_with("POST /hook "));
         let answer =
             format!("HTTP/1.1 {status}\r\nlocation: http://{}/hook\r\n\r\n", address(&other));
         std::io::Write::write_all(&mut stream, answer.as_bytes()).expect("is written");
     }
-    let (mut stream, _) = first.accept().expect("it is told a last time");
+    let mut stream = accept();
     read_request(&mut stream);
     std::io::Write::write_all(&mut stream, b"HTTP/1.1 204 No Content\r\n\r\n").expect("is written");
     gateway.stop();

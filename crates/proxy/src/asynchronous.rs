@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use toolbooth_audit::queue::{CallQueue, DELIVERIES_MAX, Enqueued, Heartbeat, QueuedCall};
 use toolbooth_audit::{LedgerError, LedgerReads};
@@ -23,7 +23,7 @@ use toolbooth_contracts::{
 use crate::error::KeyRefusal;
 use crate::path::{self, CallOptions};
 use crate::proxy::ToolProxy;
-use crate::worker_place::WorkerPlace;
+use crate::worker_place::{WorkerPlace, WorkerPlaces};
 
 /// How often the queue is asked for calls that other processes have submitted.
 const POLL: Duration = Duration::from_millis(250);
@@ -188,16 +188,16 @@ impl AsyncCalls {
         self.queue.cancel(caller.name(), call_id).await
     }
 
-    /// Takes calls and runs them, `at_once` at a time, until `stop`. Those that wait for an approval are
-    /// not among them. The proxy's own shutdown then
-    /// waits for those that run. Must be called once per store and process: a call that is marked as
-    /// running here, but unknown to this value, is taken again.
+    /// Takes calls and runs them, `at_once` at a time, until `stop`. Calls that wait for an approval do not
+    /// count among these, up to a number. The proxy's own shutdown then waits for those that run. Must be
+    /// called once per store and process: a call that is marked as running here, but unknown to this value,
+    /// is taken again.
     pub async fn work(&self, at_once: usize, stop: CancellationToken) {
-        let places = Arc::new(Semaphore::new(at_once));
+        let places = WorkerPlaces::new(at_once);
         let mut pause = RETRY_FIRST;
         loop {
             let place = tokio::select! {
-                place = WorkerPlace::take(&places) => place,
+                place = places.take() => place,
                 () = stop.cancelled() => return,
             };
             if stop.is_cancelled() {
@@ -213,7 +213,7 @@ impl AsyncCalls {
                     let name = (call.caller.clone(), call.call_id.clone());
                     self.locked().insert(name.clone());
                     let this = self.clone();
-                    tokio::spawn(async move {
+                    self.proxy.state().queued.spawn(async move {
                         // A call that breaks its worker is left to the next delivery.
                         let running = tokio::spawn({
                             let (this, place) = (this.clone(), place.clone());
@@ -272,6 +272,11 @@ impl AsyncCalls {
                     && result.error.as_ref().is_some_and(|error| {
                         matches!(error.code, ErrorCode::Overloaded | ErrorCode::RecordUnavailable)
                     });
+                let wants = result.error.as_ref().map(|error| error.code);
+                if self.proxy.is_ending() && wants == Some(ErrorCode::ApprovalRequired) {
+                    // It waits for its approval again where it is taken next.
+                    return self.put_back(&call).await;
+                }
                 if passing {
                     tokio::time::sleep(HEARTBEAT_EVERY).await;
                     return self.put_back(&call).await;

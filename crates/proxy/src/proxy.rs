@@ -24,6 +24,9 @@ use crate::requests::{
 use crate::shown::shown;
 use crate::state::{DeniedAuthentication, ProxyParts, ProxyState};
 
+/// The time that queued calls have at shutdown to put their ends into the queue.
+const QUEUE_GRACE: Duration = Duration::from_secs(2);
+
 /// The single chokepoint. Cheap to clone; all clones are the same proxy.
 #[derive(Clone)]
 pub struct ToolProxy(Arc<ProxyState>);
@@ -261,6 +264,10 @@ impl ToolProxy {
             if tokio::time::timeout(patience, self.0.tasks.wait()).await.is_err() {
                 tracing::error!(calls = self.0.tasks.len(), "calls did not end in time");
             }
+        }
+        self.0.queued.close();
+        if tokio::time::timeout(QUEUE_GRACE, self.0.queued.wait()).await.is_err() {
+            tracing::warn!(calls = self.0.queued.len(), "queued calls are left to the next worker");
         }
         self.0.parts.executors.close().await;
         self.0.note_key_uses().await;

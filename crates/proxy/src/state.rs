@@ -99,6 +99,8 @@ pub(crate) struct ProxyState {
     pub(crate) slots: Arc<Semaphore>,
     pub(crate) ending: CancellationToken,
     pub(crate) tasks: TaskTracker,
+    /// Queued calls of this process, until their ends are in the queue.
+    pub(crate) queued: TaskTracker,
     /// Records that could not be written, until an event states their number.
     gap: AtomicU64,
     /// Refusals that are too frequent to be recorded one by one.
@@ -127,6 +129,7 @@ impl ProxyState {
             slots,
             ending: CancellationToken::new(),
             tasks: TaskTracker::new(),
+            queued: TaskTracker::new(),
             gap: AtomicU64::new(0),
             refusal_limits: RefusalLimits::default(),
             kept_documents: KeptDocuments::default(),

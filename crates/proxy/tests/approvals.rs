@@ -189,6 +189,11 @@ async fn a_call_waits_for_its_decision_without_a_slot() {
 
 #[tokio::test]
 async fn an_asynchronous_call_waits_without_a_worker() {
+    let working = waits_without_a_worker();
+    tokio::time::timeout(Duration::from_secs(60), working).await.expect("it ends");
+}
+
+async fn waits_without_a_worker() {
     let fixture = Fixture::new(LONG);
     let ledger = || Arc::clone(&fixture.ledger);
     let calls = AsyncCalls::new(fixture.proxy.clone(), ledger() as _, ledger() as _);

@@ -144,7 +144,8 @@ impl Unapproved {
     ) -> Result<Entered<AskedTool>, Refused> {
         let Self { mut entered, approval_id, approvers } = self;
         let until = until.map(|until| entered.deadline.map_or(until, |at| at.min(until)));
-        let place = state.waiting.try_acquire();
+        // Queued calls have a bound of their own.
+        let place = worker.is_none().then(|| state.waiting.try_acquire()).transpose();
         let decided = match (until, place) {
             (Some(until), Ok(_place)) => {
                 entered.slot = None;
