@@ -165,6 +165,8 @@ fn a_command_does_not_depend_on_a_gateway_that_does_not_answer() {
         approve(&place, id);
         peer.join().unwrap();
     }
+    let now = Command::new("touch").arg(&path).status();
+    assert!(now.expect("touch starts").success());
     // The next gateway removes what a dead one has left, unless it may be about to be served.
     let gateway = place.serve();
     assert_eq!(sockets(&place.path().join(".toolbooth")).len(), 2);
@@ -175,6 +177,93 @@ fn a_command_does_not_depend_on_a_gateway_that_does_not_answer() {
     for text in ["2*3", "2*4", "2*5", "2*6"] {
         assert_eq!(code(&calculate(&gateway, text)), "ok", "{text}");
     }
+    gateway.stop();
+    place.assert_sound();
+}
+
+/// A gateway that has decided, and whose answer is lost: the command tells what counts.
+#[test]
+fn a_decision_whose_answer_is_lost_is_not_refused() {
+    let place = place("wait_ms = 120000");
+    let gateway = place.serve();
+    let real = socket(&place);
+    let data = place.path().join(".toolbooth");
+    // It is the newest. It hands each request on, and answers nothing.
+    let between = data.join("gateway-ffffffff.sock");
+    let listener = UnixListener::bind(&between).unwrap();
+    let hand_on = || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut request = vec![0; 64 << 10];
+        let read = stream.read(&mut request).unwrap();
+        request.truncate(read);
+        tell(&real, &request, false)
+    };
+    let run = |arguments: &[&str]| {
+        let (told, exit) = place.json(arguments);
+        (told["state"].as_str().unwrap_or_default().to_owned(), exit)
+    };
+    std::thread::scope(|scope| {
+        for (expression, verb, wanted) in [
+            ("2*3", "approve", "spent"),
+            ("6/3", "approve", "pending"),
+            ("2*4", "reject", "rejected"),
+        ] {
+            let call = scope.spawn(|| calculate(&gateway, expression));
+            until("the approval is listed", || listed(&place).len() == 1);
+            let id = listed(&place).remove(0);
+            let command = scope.spawn({
+                let id = id.clone();
+                move || run(&["approvals", verb, &id])
+            });
+            let answer = hand_on();
+            assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+            if wanted == "spent" {
+                assert_eq!(call.join().unwrap()["content"][0]["text"], "6");
+            }
+            let (state, exit) = command.join().unwrap();
+            assert_eq!(exit, 0, "{expression}: {state}");
+            assert!(state == wanted || (wanted == "spent" && state == "granted"), "{state}");
+            if wanted == "pending" {
+                // The same person does not count twice, and can take it back.
+                let command = scope.spawn({
+                    let id = id.clone();
+                    move || run(&["approvals", "reject", &id])
+                });
+                hand_on();
+                assert_eq!(command.join().unwrap(), ("rejected".to_owned(), 0));
+            }
+        }
+    });
+    gateway.stop();
+    place.assert_sound();
+}
+
+/// A command that has ended before the gateway reads its request has decided nothing.
+#[test]
+fn a_request_that_nobody_waits_for_decides_nothing() {
+    let place = place("");
+    let gateway = place.serve();
+    let path = socket(&place);
+    let ids: Vec<String> =
+        (0..20).map(|number| asked(&calculate(&gateway, &format!("2*{number}")))).collect();
+    gateway.signal("STOP");
+    for id in &ids {
+        let body = r#"{"decision":"approve"}"#;
+        let request = format!(
+            "POST /v1/approvals/{id} HTTP/1.1\r\nhost: localhost\r\n\
+             content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        let mut stream = UnixStream::connect(&path).unwrap();
+        stream.write_all(request.as_bytes()).unwrap();
+    }
+    gateway.signal("CONT");
+    // What is asked later is decided after those.
+    for _ in 0..8 {
+        assert!(tell(&path, b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n", false).contains("404"));
+    }
+    let (found, _) = place.json(&["approvals", "list"]);
+    assert_eq!(found["approvals"].as_array().unwrap().len(), ids.len(), "{found}");
     gateway.stop();
     place.assert_sound();
 }
@@ -212,11 +301,15 @@ fn only_a_program_of_the_owner_is_asked() {
     let mut line = String::new();
     said.read_line(&mut line).unwrap();
     assert_eq!(line.trim(), "listens");
-    std::os::unix::fs::symlink(&own, &path).unwrap();
+    std::fs::rename(&own, &path).unwrap();
     approve(&place, &ids[0]);
     std::fs::remove_file(&path).unwrap();
-    std::fs::rename(&own, &path).unwrap();
+    // A program of the own user, elsewhere.
+    let listener = UnixListener::bind(&own).unwrap();
+    listener.set_nonblocking(true).unwrap();
+    std::os::unix::fs::symlink(&own, &path).unwrap();
     approve(&place, &ids[1]);
+    assert_eq!(listener.accept().unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
     child.kill().unwrap();
     child.wait().unwrap();
     let mut rest = String::new();
@@ -300,13 +393,14 @@ fn nothing_but_decisions_passes_the_socket() {
     // Connections that say nothing have their places until their time is over; others wait for one.
     let silent: Vec<UnixStream> = (0..8).map(|_| UnixStream::connect(&path).unwrap()).collect();
     approve(&place, &id);
+    assert_eq!(logs(&place), 2, "the command has decided through the store");
     drop(silent);
     assert_eq!(code(&calculate(&gateway, "2*3")), "ok");
     gateway.stop();
     place.assert_sound();
 }
 
-/// `stdio` and `worker` are gateways too; a command that makes one call is none.
+/// `stdio` and `worker` are gateways too.
 #[test]
 fn every_gateway_has_a_socket() {
     let place = place("");

@@ -2,14 +2,15 @@
 //!
 //! Doc: front-doors.md#operator-socket
 
-use std::fs::{DirEntry, File, Permissions};
+use std::fs::{DirEntry, File};
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use tokio::net::{UnixListener, UnixStream};
+use rustix::fs::Mode;
+use tokio::net::{UnixListener, UnixSocket, UnixStream};
 use toolbooth_proxy::ToolProxy;
 use toolbooth_server::operator_socket::{self, Answer};
 
@@ -19,6 +20,8 @@ const PATH_BYTES_MAX: usize = 103;
 const SOCKETS_MAX: usize = 1_000;
 /// The time in which one of the gateways must answer.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// Connections that wait to be accepted.
+const BACKLOG: u32 = 32;
 /// The age from which a socket without a listener is that of a dead gateway.
 const YOUNG: Duration = Duration::from_secs(10);
 
@@ -37,10 +40,18 @@ impl OperatorSocket {
     pub(crate) async fn bind(folder: &Path, writer: &str) -> io::Result<Self> {
         remove_dead(folder).await;
         let name = name_of(writer);
-        let listener = UnixListener::bind(ShortPath::of(folder, &name)?.path)?;
-        let socket = Self { listener, path: folder.join(name) };
-        std::fs::set_permissions(&socket.path, Permissions::from_mode(0o600))?;
-        Ok(socket)
+        let socket = UnixSocket::new_stream()?;
+        // The file gets the mode of the socket, as far as the umask allows it.
+        rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
+        socket.bind(ShortPath::of(folder, &name)?.path)?;
+        let path = folder.join(name);
+        match socket.listen(BACKLOG) {
+            Ok(listener) => Ok(Self { listener, path }),
+            Err(error) => {
+                let _ = std::fs::remove_file(path);
+                Err(error)
+            }
+        }
     }
 
     /// Serves decisions until this future is dropped.
@@ -83,10 +94,8 @@ pub(crate) async fn decide(folder: &Path, id: &str, grants: bool, reason: Option
 }
 
 async fn ask_each(folder: &Path, id: &str, grants: bool, reason: Option<&str>) -> Answer {
-    let mut names = names_in(folder);
-    // The names have the time in which the gateway began (UUIDv7, RFC 9562).
-    names.sort_unstable_by(|a, b| b.cmp(a));
-    let mut answer = Answer::None;
+    let names = names_in(folder);
+    let mut is_unknown = false;
     for name in names {
         let Ok(short) = ShortPath::of(folder, &name) else { continue };
         let Ok(stream) = UnixStream::connect(&short.path).await else { continue };
@@ -94,12 +103,14 @@ async fn ask_each(folder: &Path, id: &str, grants: bool, reason: Option<&str>) -
             continue;
         }
         match operator_socket::decide(stream, id, grants, reason).await {
-            Answer::None => (),
-            Answer::Unknown => answer = Answer::Unknown,
-            decided => return decided,
+            Answer::Unknown => is_unknown = true,
+            // After one that may have decided, a refusal says nothing.
+            Answer::Refused(code, reason) if !is_unknown => return Answer::Refused(code, reason),
+            Answer::Decided(approval) => return Answer::Decided(approval),
+            Answer::Refused(..) | Answer::None => (),
         }
     }
-    answer
+    if is_unknown { Answer::Unknown } else { Answer::None }
 }
 
 /// Whether the program at the other end runs as the owner of the data folder, or as the own user. Another one
@@ -114,17 +125,20 @@ fn name_of(writer: &str) -> String {
     format!("gateway-{writer}.sock")
 }
 
-/// Returns the names of the sockets in a data folder, also those of gateways that have died.
+/// Returns the names of the sockets in a data folder, the newest first, also those of gateways that have died.
 fn names_in(folder: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     // A link could lead to the socket of another program.
     let is_socket = |entry: &DirEntry| entry.file_type().is_ok_and(|kind| kind.is_socket());
-    entries
+    let mut names: Vec<String> = entries
         .filter(is_socket)
         .filter_map(|entry| entry.file_name().into_string().ok())
         .filter(|name| name.starts_with("gateway-") && name.ends_with(".sock"))
-        .take(SOCKETS_MAX)
-        .collect()
+        .collect();
+    // They have the time in which the gateway began (UUIDv7, RFC 9562).
+    names.sort_unstable_by(|a, b| b.cmp(a));
+    names.truncate(SOCKETS_MAX);
+    names
 }
 
 /// The path of a socket that fits into a socket's address, however long its folder's path is.

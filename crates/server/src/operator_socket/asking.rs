@@ -47,7 +47,15 @@ pub async fn decide(stream: UnixStream, id: &str, grants: bool, reason: Option<&
     let path = format!("/v1/approvals/{}", encoded(id));
     let told = timeout(PATIENCE, exchange(stream, &path, body.to_string())).await;
     let told = told.ok().and_then(|told| told.ok());
-    told.and_then(|(status, told)| read(status, &told)).unwrap_or(Answer::Unknown)
+    match told.and_then(|(status, told)| read(status, &told)).unwrap_or(Answer::Unknown) {
+        Answer::Decided(approval) if !states(&approval, id, grants) => Answer::Unknown,
+        answer => answer,
+    }
+}
+
+/// Whether an approval has this id and such a decision.
+fn states(approval: &Approval, id: &str, grants: bool) -> bool {
+    approval.approval_id == id && approval.decisions.iter().any(|own| own.granted == grants)
 }
 
 /// Reads an answer; `None` if it does not state whether there is a decision.

@@ -3,6 +3,7 @@
 //! Path: 1, 10. Doc: front-doors.md#operator-socket
 
 use std::convert::Infallible;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use axum::Router;
@@ -15,6 +16,8 @@ use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
+use rustix::io::Errno;
+use rustix::net::RecvFlags;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
@@ -67,8 +70,12 @@ async fn connection(stream: UnixStream, router: Router) {
         Ok(peer) => return tracing::warn!(user = peer.uid(), "another user may not decide"),
         Err(error) => return tracing::warn!(%error, "the user of a connection is not known"),
     }
+    let own = match stream.as_fd().try_clone_to_owned() {
+        Ok(own) => own,
+        Err(error) => return tracing::warn!(%error, "a connection of the operator is not served"),
+    };
     let router = TowerToHyperService::new(router);
-    let service = service_fn(|request| answer(&router, request));
+    let service = service_fn(|request| answer(&router, request, &own));
     let serving = http1::Builder::new()
         .header_read_timeout(None)
         .keep_alive(false)
@@ -80,12 +87,25 @@ async fn connection(stream: UnixStream, router: Router) {
     }
 }
 
+/// Whether the peer still waits for an answer. After a request that was read as a whole, nothing follows but
+/// the end.
+fn is_waiting(stream: &OwnedFd) -> bool {
+    let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+    rustix::net::recv(stream, &mut [0_u8; 1], flags).is_err_and(|error| error == Errno::AGAIN)
+}
+
 async fn answer(
     router: &TowerToHyperService<Router>,
     request: Request<Incoming>,
+    stream: &OwnedFd,
 ) -> Result<Response<Body>, Infallible> {
     let (parts, body) = request.into_parts();
     match to_bytes(Body::new(body), BODY_BYTES_MAX).await {
+        // A command that has ended, perhaps long ago, has told its user that it did not decide.
+        Ok(_) if !is_waiting(stream) => {
+            let title = "the other end has not waited for the answer";
+            Ok(Problem::new(ProblemCode::REQUEST_TIMEOUT, title).into_response())
+        }
         Ok(bytes) => router.call(Request::from_parts(parts, Body::from(bytes))).await,
         Err(error) => {
             tracing::debug!(%error, "a body is not read");

@@ -4,6 +4,7 @@
 
 use serde_json::json;
 use toolbooth_audit::reads::Page;
+use toolbooth_contracts::Caller;
 use toolbooth_contracts::approval::{Approval, ApprovalState};
 use toolbooth_proxy::{APPROVAL_REASON_BYTES_MAX, ApprovalFilter, Decided, OperationsError};
 use toolbooth_server::operator_socket::Answer;
@@ -102,9 +103,10 @@ fn row(approval: &Approval, now: &str) -> Vec<String> {
     ]
 }
 
-/// Returns the state of an approval on which no other operator has to decide.
-fn decided_state(grants: bool) -> ApprovalState {
-    if grants { ApprovalState::Granted } else { ApprovalState::Rejected }
+/// Whether the operator has decided so, as a gateway does that could not answer.
+fn has_decided(approval: &Approval, grants: bool) -> bool {
+    let operator = Caller::operator();
+    approval.decisions.iter().any(|own| own.by == operator.name() && own.granted == grants)
 }
 
 fn show_decision(approval: &Approval, format: Format) -> Result<bool, Failure> {
@@ -118,21 +120,30 @@ fn show_decision(approval: &Approval, format: Format) -> Result<bool, Failure> {
             format!("granted by one; a second operator must grant {call} too")
         }
         ApprovalState::Rejected => format!("rejected: {call} is refused"),
+        ApprovalState::Spent => format!("granted: {call} has used it"),
         _ => format!("granted: {call} can run once"),
     });
     Ok(true)
 }
 
-/// Decides as a writer of its own.
+/// Decides as a writer of its own. `is_unknown`: a gateway may have decided so.
 async fn decide_in_store(
     loaded: Trusted,
     id: &str,
     grants: bool,
     reason: Option<String>,
+    is_unknown: bool,
 ) -> Result<Decided, Failure> {
     let runtime = Runtime::build(OfflineGateway::build(loaded).await?).await?;
     let operator = records::operator()?;
-    let decided = runtime.proxy.decide_approval(operator.caller(), id, grants, reason).await;
+    let mut decided = runtime.proxy.decide_approval(operator.caller(), id, grants, reason).await;
+    if is_unknown && matches!(decided, Ok(Decided::SamePerson)) {
+        let found = runtime.proxy.approval(operator.caller(), id).await;
+        decided = found.map(|found| match found {
+            Some(approval) => Decided::Already(Box::new(approval)),
+            None => Decided::Missing,
+        });
+    }
     runtime.shut_down().await?;
     decided.map_err(|error| match error {
         OperationsError::Ledger(error) => unreadable(error),
@@ -152,17 +163,23 @@ async fn decide(
         return Err(Failure::usage(message).at("--reason"));
     }
     let refused = |code, message: String| Err(Failure::new(FAILED, code, message));
-    let is_asked = match operator_socket::decide(&loaded.data, id, grants, reason.as_deref()).await
-    {
+    let asked = operator_socket::decide(&loaded.data, id, grants, reason.as_deref()).await;
+    let is_unknown = match asked {
         Answer::Decided(approval) => return show_decision(&approval, format),
         Answer::Refused(code, message) => return refused(code, message),
         Answer::Unknown => true,
         Answer::None => false,
     };
-    match decide_in_store(loaded, id, grants, reason).await? {
+    let decided = decide_in_store(loaded, id, grants, reason, is_unknown).await;
+    let decided = decided.map_err(|failure| match is_unknown {
+        true => failure.hint(format!(
+            "a gateway that has not answered may have decided: see `toolbooth approvals show {id}`"
+        )),
+        false => failure,
+    });
+    match decided? {
         Decided::Done(approval) => show_decision(&approval, format),
-        // The gateway that did not answer has decided so.
-        Decided::Already(approval) if is_asked && approval.state == decided_state(grants) => {
+        Decided::Already(approval) if is_unknown && has_decided(&approval, grants) => {
             show_decision(&approval, format)
         }
         Decided::Already(approval) => {
