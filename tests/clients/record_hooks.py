@@ -7,8 +7,8 @@ terminal, once for each entry of its table below, each time in a new home folder
 that asks for the calls of the entry. The hook denies every call except those of `Client.permitted`.
 
 FILE gets one message a line, sorted by tool; without `--out` they go to standard output. Standard error lists the
-entries without a message, which make the exit code 1, and the declared tools that no entry calls. `--only` runs the
-entries whose tool contains TEXT. `--log` keeps the requests of the client and its output.
+entries without a message, which make the exit code 1 and leave FILE as it is, and the declared tools that no entry
+calls. `--only` runs the entries whose tool contains TEXT. `--log` keeps the requests of the client and its output.
 
 The script runs in Linux namespaces of its own, which `unshare` makes: they have no network but loopback, and all
 their processes end with the script. With `--no-namespaces`, the client can reach the network, and a process that it
@@ -22,6 +22,7 @@ import http.server
 import json
 import os
 import re
+import shlex
 import signal
 import socket
 import struct
@@ -214,7 +215,7 @@ class Client:
     def hooks(self, home):
         """Returns the settings of the hook."""
         words = ["python3", f"{home}/servers/hook.py", f"{home}/messages.jsonl", *self.permitted]
-        hook = {"type": "command", "command": " ".join(words), "timeout": self.hook_timeout}
+        hook = {"type": "command", "command": shlex.join(words), "timeout": self.hook_timeout}
         return {"hooks": {self.event: [{"matcher": "*", "hooks": [hook]}]}}
 
     def mcp_servers(self, home):
@@ -430,7 +431,10 @@ class ModelRequest(http.server.BaseHTTPRequestHandler):
     do_GET = do_HEAD
 
     def do_POST(self):
-        body = self.rfile.read(min(int(self.headers.get("Content-Length", 0)), REQUEST_BYTES_MAX))
+        length = self.headers.get("Content-Length")
+        if length is None:
+            return self.send(411, "")
+        body = self.rfile.read(min(int(length), REQUEST_BYTES_MAX))
         if self.path.partition("?")[0].endswith(self.server.client.path):
             self.send(200, self.server.answer(body))
         else:
@@ -482,12 +486,12 @@ def run(command, home, environment):
 
 def enter_namespaces():
     """Runs this script again, in namespaces; there, brings loopback up."""
-    if os.environ.pop("RECORD_HOOKS_INSIDE", None) is None:
+    if os.environ.pop("RECORD_HOOKS_INSIDE", None) != str(os.getppid()):
         try:
             subprocess.run([*UNSHARE, "true"], timeout=10, check=True)
         except (OSError, subprocess.SubprocessError) as error:
             sys.exit(f"cannot make namespaces (`--no-namespaces` does without them): {error}")
-        os.environ["RECORD_HOOKS_INSIDE"] = "1"
+        os.environ["RECORD_HOOKS_INSIDE"] = "0"
         os.execvp(UNSHARE[0], [*UNSHARE, sys.executable, *sys.argv])
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as loopback:
         fcntl.ioctl(loopback, SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", IFF_UP))
@@ -504,6 +508,8 @@ def main():
     options = parser.parse_args()
     if not options.program.is_file():
         parser.error(f"`{options.program}` is no file")
+    if options.only and options.out:
+        parser.error("with `--only`, `--out` would lose the other messages")
     if not options.no_namespaces:
         enter_namespaces()
     # The exits on signals also remove the home folder.
@@ -526,10 +532,12 @@ def main():
             missing.append(f"{number} {entry.tool}")
     lines.sort(key=lambda line: json.loads(line)["tool_name"])
     text = "".join(f"{line}\n" for line in lines)
-    if options.out:
-        options.out.write_text(text)
-    else:
+    if not options.out:
         sys.stdout.write(text)
+    elif missing:
+        print(f"`{options.out}` stays as it is", file=sys.stderr)
+    else:
+        options.out.write_text(text)
     called = {name.rpartition(".")[2] for entry in client.entries for name, _ in [*entry.calls, *entry.subagent]}
     print(f"{len(lines)} messages", file=sys.stderr)
     print("without a message: " + (", ".join(missing) or "none"), file=sys.stderr)

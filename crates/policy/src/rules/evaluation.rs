@@ -1,6 +1,6 @@
 //! The conditions of rules, evaluated on one question.
 //!
-//! This calls the evaluator of the language for each rule. Its authorizer would build every condition again for each
+//! This calls the evaluator of the language for each rule or group of rules. Its authorizer would build every condition again for each
 //! question, and collect the ids of all rules in hashed maps.
 //!
 //! Path: 5. Doc: policy.md#rules
