@@ -18,12 +18,32 @@ pub(crate) enum Format {
 
 /// Prints one JSON document.
 pub(crate) fn json(value: &impl Serialize) {
-    line(&serde_json::to_string_pretty(value).unwrap_or_default());
+    line(&terminal_safe(serde_json::to_string_pretty(value).unwrap_or_default()));
 }
 
 /// Prints one JSON document on one line.
 pub(crate) fn json_line(value: &impl Serialize) {
-    line(&serde_json::to_string(value).unwrap_or_default());
+    line(&terminal_safe(serde_json::to_string(value).unwrap_or_default()));
+}
+
+/// Returns the same JSON, with characters escaped that a terminal would interpret. They are in strings alone;
+/// `serde_json` escapes those below U+0020.
+fn terminal_safe(json: String) -> String {
+    let is_unsafe = |c: char| {
+        matches!(c, '\u{7f}'..='\u{9f}' | '\u{61c}' | '\u{200e}' | '\u{200f}'
+            | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    if !json.contains(is_unsafe) {
+        return json;
+    }
+    let mut out = String::with_capacity(json.len() + 64);
+    for c in json.chars() {
+        match is_unsafe(c) {
+            true => out.push_str(&format!("\\u{:04x}", u32::from(c))),
+            false => out.push(c),
+        }
+    }
+    out
 }
 
 /// Prints a line. A closed reader is not an error.
@@ -81,5 +101,21 @@ pub(crate) fn cell(value: Option<&Value>) -> String {
         None | Some(Value::Null) => String::new(),
         Some(Value::String(text)) => text.clone(),
         Some(other) => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json_has_the_same_meaning_without_what_a_terminal_interprets() {
+        let text = "a\u{7f}b\u{9b}31mc\u{202e}d\u{2066}e\u{2028}f\u{1b}g\u{e9}\u{1f600}\"\\";
+        let value = serde_json::json!({ text: [text, 1] });
+        let safe = terminal_safe(value.to_string());
+        assert_eq!(serde_json::from_str::<Value>(&safe).unwrap(), value);
+        let shown = ['\u{7f}', '\u{9b}', '\u{202e}', '\u{2066}', '\u{2028}', '\u{1b}'];
+        assert!(!safe.contains(shown) && safe.contains("\\u009b") && safe.contains('\u{e9}'));
+        assert_eq!(terminal_safe(r#"{"a":"\u001b é"}"#.to_owned()), r#"{"a":"\u001b é"}"#);
     }
 }

@@ -267,7 +267,7 @@ impl MemoryState {
             StoreQuery::NextCall(own) => {
                 let is_left = |(_, call): &&(usize, QueuedCall)| {
                     let has = || own.contains(&(call.caller.clone(), call.call_id.clone()));
-                    queue::is_left(call, self.head.writer(), has, |_| true)
+                    queue::is_left(call.worker.as_deref(), self.head.writer(), has, |_| true)
                 };
                 let oldest = |(place, _): &&(usize, QueuedCall)| *place;
                 let left = self.in_state(QueueState::Running).filter(is_left).min_by_key(oldest);

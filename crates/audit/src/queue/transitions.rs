@@ -91,20 +91,19 @@ pub fn step(call: &QueuedCall, event: CallEvent<'_>) -> Option<QueuedCall> {
     Some(next)
 }
 
-/// Whether a running call must be taken again. This is the case if its writer is lost. It is also
+/// Whether a running call with this worker must be taken again. This is the case if its writer is lost. It is also
 /// the case if its writer is the asking one and does not run it, because the step that took it
 /// failed. Such calls precede waiting calls. Each group is in order of arrival.
 #[must_use]
 pub fn is_left(
-    call: &QueuedCall,
+    worker: Option<&str>,
     asking: &str,
     has: impl FnOnce() -> bool,
     is_lost: impl FnOnce(&str) -> bool,
 ) -> bool {
-    call.state == QueueState::Running
-        && match call.worker.as_deref() {
-            Some(worker) if worker == asking => !has(),
-            Some(worker) => is_lost(worker),
-            None => true,
-        }
+    match worker {
+        Some(worker) if worker == asking => !has(),
+        Some(worker) => is_lost(worker),
+        None => true,
+    }
 }

@@ -251,20 +251,18 @@ impl Transaction<'_> {
         own: &std::collections::BTreeSet<CallName>,
     ) -> Result<Option<QueuedCall>, Failure> {
         // Calls of lost workers were queued first, so they are taken first.
-        let running = self.all(
-            &format!(
-                "SELECT {CALL} FROM queue WHERE state = 'running'
-                 ORDER BY enqueued, place LIMIT 1000"
-            ),
-            [],
-            call,
-        )?;
-        let left = running.into_iter().find(|call| {
-            let has = || own.contains(&(call.caller.clone(), call.call_id.clone()));
-            queue::is_left(call, self.writer, has, |worker| self.is_lost(worker))
+        let sql = "SELECT place, worker, caller, call_id FROM queue WHERE state = 'running'
+                   ORDER BY enqueued, place LIMIT 1000";
+        let running: Vec<(i64, Option<String>, CallName)> =
+            self.all(sql, [], |row| Ok((row.get(0)?, row.get(1)?, (row.get(2)?, row.get(3)?))))?;
+        let left = running.into_iter().find(|(_, worker, name)| {
+            let has = || own.contains(name);
+            queue::is_left(worker.as_deref(), self.writer, has, |worker| self.is_lost(worker))
         });
         match left {
-            Some(left) => Ok(Some(left)),
+            Some((place, ..)) => {
+                self.one(&format!("SELECT {CALL} FROM queue WHERE place = ?1"), [place], call)
+            }
             None => self.one(
                 &format!(
                     "SELECT {CALL} FROM queue WHERE state = 'queued'
