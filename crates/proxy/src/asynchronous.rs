@@ -189,11 +189,13 @@ impl AsyncCalls {
     }
 
     /// Takes calls and runs them, `at_once` at a time, until `stop`. Calls that wait for an approval do not
-    /// count among these, up to a number. The proxy's own shutdown then waits for those that run. Must be
-    /// called once per store and process: a call that is marked as running here, but unknown to this value,
-    /// is taken again.
+    /// count among these; `in_flight_max` of them wait, others end as `approval-required`. The proxy's own
+    /// shutdown then waits for those that run. Must be called once per store and process: a call that is
+    /// marked as running here, but unknown to this value, is taken again.
     pub async fn work(&self, at_once: usize, stop: CancellationToken) {
-        let places = WorkerPlaces::new(at_once);
+        // As many can wait for an approval as synchronous ones.
+        let away_max = self.proxy.state().parts.limits.in_flight_max;
+        let places = WorkerPlaces::new(at_once, away_max);
         let mut pause = RETRY_FIRST;
         loop {
             let place = tokio::select! {

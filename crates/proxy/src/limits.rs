@@ -36,7 +36,7 @@ pub struct Limits {
     /// How long a requested approval can be decided, and a decision holds.
     pub approval_expiry: Duration,
     /// How long a call waits for its approval before it is refused; zero = not at all. At most
-    /// `in_flight_max` calls wait at once.
+    /// `in_flight_max` calls wait at once, and as many asynchronous ones.
     pub approval_wait: Duration,
     /// Asynchronous calls that can wait; further ones are refused as `overloaded`.
     pub queued_max: usize,

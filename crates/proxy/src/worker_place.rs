@@ -2,13 +2,9 @@
 //!
 //! Path: 2, 6. Doc: call-path.md#asynchronous-calls
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-
-/// Calls that can wait without a place, at most. Further ones keep theirs, so that the rest stays in the queue,
-/// whose length is no load.
-const AWAY_MAX: usize = 64;
 
 /// The places of the asynchronous calls that a process runs at once.
 #[derive(Debug, Clone)]
@@ -18,8 +14,9 @@ pub(crate) struct WorkerPlaces {
 }
 
 impl WorkerPlaces {
-    pub(crate) fn new(at_once: usize) -> Self {
-        Self { places: Arc::new(Semaphore::new(at_once)), away: Arc::new(Semaphore::new(AWAY_MAX)) }
+    /// Creates `at_once` places. At most `away_max` calls can leave theirs.
+    pub(crate) fn new(at_once: usize, away_max: usize) -> Self {
+        Self { places: Arc::new(Semaphore::new(at_once)), away: Arc::new(Semaphore::new(away_max)) }
     }
 
     /// Waits for a place.
@@ -48,27 +45,32 @@ struct Held {
 }
 
 impl WorkerPlace {
-    /// Leaves the place to another call, unless too many others have left theirs.
-    pub(crate) fn leave(&self) {
-        if let Ok(away) = Arc::clone(&self.0.all.away).try_acquire_owned() {
-            self.set(Held { is_away: true, _permit: Some(away) });
+    /// Leaves the place to another call; `false` if too many others have left theirs. A call that keeps its place
+    /// must not wait: those that have left theirs could never go on.
+    #[must_use]
+    pub(crate) fn leave(&self) -> bool {
+        let away = Arc::clone(&self.0.all.away).try_acquire_owned();
+        match away {
+            Ok(away) => self.set(Held { is_away: true, _permit: Some(away) }),
+            Err(_) => return false,
         }
+        true
     }
 
     /// Waits for a place after [`WorkerPlace::leave`].
     pub(crate) async fn take_again(&self) {
-        if self.is_away() {
+        if self.locked().is_away {
             let permit = Arc::clone(&self.0.all.places).acquire_owned().await.ok();
             self.set(Held { is_away: false, _permit: permit });
         }
     }
 
-    fn is_away(&self) -> bool {
-        self.0.held.lock().unwrap_or_else(PoisonError::into_inner).is_away
+    fn locked(&self) -> MutexGuard<'_, Held> {
+        self.0.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn set(&self, held: Held) {
-        *self.0.held.lock().unwrap_or_else(PoisonError::into_inner) = held;
+        *self.locked() = held;
     }
 }
 
@@ -78,23 +80,19 @@ mod tests {
 
     #[tokio::test]
     async fn a_place_is_left_while_few_others_are_away() {
-        let places = WorkerPlaces::new(1);
-        let mut away = Vec::new();
-        for _ in 0..AWAY_MAX {
-            let place = places.take().await;
-            place.leave();
-            away.push(place);
-        }
+        let places = WorkerPlaces::new(1, 2);
+        let free = || (places.places.available_permits(), places.away.available_permits());
+        let first = places.take().await;
+        assert!(first.leave());
+        let second = places.take().await;
+        assert!(second.leave());
         let last = places.take().await;
-        last.leave();
-        assert!(!last.is_away() && places.places.available_permits() == 0, "it keeps its place");
+        assert!(!last.leave() && free() == (0, 0), "it keeps its place");
         last.take_again().await;
         drop(last);
-        let again = away.pop().unwrap();
-        again.take_again().await;
-        assert_eq!((places.places.available_permits(), places.away.available_permits()), (0, 1));
-        drop((again, away));
-        let all = (places.places.available_permits(), places.away.available_permits());
-        assert_eq!(all, (1, AWAY_MAX));
+        first.take_again().await;
+        assert_eq!(free(), (0, 1));
+        drop((first, second));
+        assert_eq!(free(), (1, 2));
     }
 }

@@ -228,6 +228,9 @@ async fn waits_without_a_worker() {
     // The only worker has the next call.
     submit("runs", "{}").await;
     assert_eq!((result("runs").await, fixture.runs()), (Value::Null, 1));
+    // As many wait as can run at once: further ones hold no worker either.
+    submit("further", r#"{"by":"one","n":2}"#).await;
+    assert_eq!(result("further").await, "approval-required");
     assert!(calls.get(&caller, "waits").await.unwrap().unwrap().result.is_none());
     assert!(matches!(fixture.decide("key:op-a", &approval, true).await, Decided::Done(_)));
     assert_eq!((result("waits").await, fixture.runs()), (Value::Null, 2));

@@ -146,10 +146,11 @@ impl Unapproved {
         let until = until.map(|until| entered.deadline.map_or(until, |at| at.min(until)));
         // Queued calls have a bound of their own.
         let place = worker.is_none().then(|| state.waiting.try_acquire()).transpose();
-        let decided = match (until, place) {
-            (Some(until), Ok(_place)) => {
+        let may_wait = place.is_ok() && until.is_some();
+        let may_wait = may_wait && worker.is_none_or(WorkerPlace::leave);
+        let decided = match until.filter(|_| may_wait) {
+            Some(until) => {
                 entered.slot = None;
-                worker.inspect(|worker| worker.leave());
                 let conversation = &entered.conversation;
                 match decided(state, &approval_id, until, conversation).await {
                     Ok(()) => tokio::select! {
@@ -160,8 +161,9 @@ impl Unapproved {
                     Err(code) => Err(code),
                 }
             }
-            _ => Err(ErrorCode::ApprovalRequired),
+            None => Err(ErrorCode::ApprovalRequired),
         };
+        drop(place);
         match decided {
             Ok(slot) => {
                 // Another process may have ended the caller's key meanwhile, or paused the tool.
