@@ -5,7 +5,7 @@
 //!
 //! Path: 2. Doc: call-path.md#asynchronous-calls
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -97,8 +97,9 @@ pub struct AsyncCalls {
     queue: Arc<dyn CallQueue>,
     reads: Arc<dyn LedgerReads>,
     handed: Arc<Notify>,
-    /// Calls that this process runs: caller and id.
-    running: Arc<Mutex<BTreeSet<(String, String)>>>,
+    /// Calls that this process runs: caller and id, and the number of the newest delivery. A call that was put back
+    /// can be taken again before its earlier delivery has ended.
+    running: Arc<Mutex<BTreeMap<(String, String), u64>>>,
 }
 
 impl AsyncCalls {
@@ -197,6 +198,7 @@ impl AsyncCalls {
         let away_max = self.proxy.state().parts.limits.in_flight_max;
         let places = WorkerPlaces::new(at_once, away_max);
         let mut pause = RETRY_FIRST;
+        let mut deliveries: u64 = 0;
         loop {
             let place = tokio::select! {
                 place = places.take() => place,
@@ -213,7 +215,9 @@ impl AsyncCalls {
                 Ok(Some(call)) => {
                     pause = RETRY_FIRST;
                     let name = (call.caller.clone(), call.call_id.clone());
-                    self.locked().insert(name.clone());
+                    deliveries += 1;
+                    let delivery = deliveries;
+                    self.locked().insert(name.clone(), delivery);
                     let this = self.clone();
                     self.proxy.state().queued.spawn(async move {
                         // A call that breaks its worker is left to the next delivery.
@@ -224,7 +228,7 @@ impl AsyncCalls {
                         if let Err(error) = running.await {
                             tracing::error!(%error, "a queued call broke its worker");
                         }
-                        this.locked().remove(&name);
+                        this.ended(&name, delivery);
                         drop(place);
                     });
                     continue;
@@ -245,12 +249,20 @@ impl AsyncCalls {
         }
     }
 
-    fn locked(&self) -> MutexGuard<'_, BTreeSet<(String, String)>> {
+    fn locked(&self) -> MutexGuard<'_, BTreeMap<(String, String), u64>> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn own(&self) -> Vec<(String, String)> {
-        self.locked().iter().cloned().collect()
+        self.locked().keys().cloned().collect()
+    }
+
+    /// Forgets a call whose delivery has ended, unless it was delivered again meanwhile.
+    fn ended(&self, name: &(String, String), delivery: u64) {
+        let mut running = self.locked();
+        if running.get(name) == Some(&delivery) {
+            running.remove(name);
+        }
     }
 
     async fn put_back(&self, call: &QueuedCall) {
