@@ -103,10 +103,11 @@ fn row(approval: &Approval, now: &str) -> Vec<String> {
     ]
 }
 
-/// Whether the operator has decided so, as a gateway does that could not answer.
+/// Whether the operator has decided so, as a gateway does that could not answer, and this holds.
 fn has_decided(approval: &Approval, grants: bool) -> bool {
     let operator = Caller::operator();
-    approval.decisions.iter().any(|own| own.by == operator.name() && own.granted == grants)
+    let holds = (approval.state == ApprovalState::Rejected) != grants;
+    holds && approval.decisions.iter().any(|own| own.by == operator.name() && own.granted == grants)
 }
 
 fn show_decision(approval: &Approval, format: Format) -> Result<bool, Failure> {
@@ -162,26 +163,38 @@ async fn decide(
         let message = format!("a reason has at most {APPROVAL_REASON_BYTES_MAX} bytes");
         return Err(Failure::usage(message).at("--reason"));
     }
-    let refused = |code, message: String| Err(Failure::new(FAILED, code, message));
     let asked = operator_socket::decide(&loaded.data, id, grants, reason.as_deref()).await;
     let is_unknown = match asked {
         Answer::Decided(approval) => return show_decision(&approval, format),
-        Answer::Refused(code, message) => return refused(code, message),
+        Answer::Refused(code, message) => return Err(Failure::new(FAILED, code, message)),
         Answer::Unknown => true,
         Answer::None => false,
     };
     let decided = decide_in_store(loaded, id, grants, reason, is_unknown).await;
-    let decided = decided.map_err(|failure| match is_unknown {
-        true => failure.hint(format!(
-            "a gateway that has not answered may have decided: see `toolbooth approvals show {id}`"
-        )),
-        false => failure,
-    });
-    match decided? {
-        Decided::Done(approval) => show_decision(&approval, format),
-        Decided::Already(approval) if is_unknown && has_decided(&approval, grants) => {
-            show_decision(&approval, format)
+    let decided = match decided {
+        Ok(Decided::Already(approval)) if is_unknown && has_decided(&approval, grants) => {
+            Ok(approval)
         }
+        Ok(decided) => decision(decided, id),
+        Err(failure) => Err(failure),
+    };
+    match decided {
+        Ok(approval) => show_decision(&approval, format),
+        Err(failure) if is_unknown => Err(failure.hint(format!(
+            "a gateway that has not answered may have decided: see `toolbooth approvals show {id}`"
+        ))),
+        Err(failure) => Err(failure),
+    }
+}
+
+/// Returns the approval after the decision.
+///
+/// # Errors
+/// The reason for which the decision does not count.
+fn decision(decided: Decided, id: &str) -> Result<Box<Approval>, Failure> {
+    let refused = |code, message: String| Err(Failure::new(FAILED, code, message));
+    match decided {
+        Decided::Done(approval) => Ok(approval),
         Decided::Already(approval) => {
             let state = approval.state.as_str();
             refused("already-decided", format!("the approval is {state} already"))
