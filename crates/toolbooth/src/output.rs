@@ -89,7 +89,7 @@ pub(crate) fn table(headings: &[&str], rows: &[Vec<String>]) {
 }
 
 /// Returns a cell without characters that a terminal would interpret.
-fn printable(cell: &str) -> String {
+pub(crate) fn printable(cell: &str) -> String {
     let cell: String =
         cell.chars().map(|c| if matches!(c, '\n' | '\r' | '\t') { ' ' } else { c }).collect();
     toolbooth_registry::suspicion::visible(&cell)

@@ -2,7 +2,7 @@
 //!
 //! Doc: records.md#exports
 
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
 use toolbooth_audit::export::{Exporter, Line, ocsf};
@@ -13,10 +13,13 @@ use crate::cli::ExportFormat;
 use crate::commands::records::{need, unreadable};
 use crate::config::Loaded;
 use crate::failure::Failure;
+use crate::output;
 
 /// The target of an export: standard output, or a file that is renamed to its final name when it is complete.
 pub(super) struct Target {
     out: Box<dyn Write>,
+    /// Whether a person reads it, whose terminal would interpret control characters.
+    is_terminal: bool,
     /// The path of the draft and the final path.
     file: Option<(PathBuf, PathBuf)>,
 }
@@ -24,8 +27,10 @@ pub(super) struct Target {
 impl Target {
     fn open(path: Option<&Path>) -> Result<Self, Failure> {
         let Some(path) = path else {
-            let out = std::io::BufWriter::new(std::io::stdout());
-            return Ok(Self { out: Box::new(out), file: None });
+            let out = std::io::stdout();
+            let is_terminal = out.is_terminal();
+            let out = Box::new(std::io::BufWriter::new(out));
+            return Ok(Self { out, is_terminal, file: None });
         };
         let wrong = |message: String| Failure::usage(message).at(path.display().to_string());
         if path.exists() {
@@ -40,12 +45,20 @@ impl Target {
             .open(&draft)
             .map_err(|error| wrong(format!("the file cannot be written: {error}")))?;
         let out = Box::new(std::io::BufWriter::new(file));
-        Ok(Self { out, file: Some((draft, path.to_owned())) })
+        Ok(Self { out, is_terminal: false, file: Some((draft, path.to_owned())) })
     }
 
-    /// Writes bytes; `false` if the reader is closed.
+    /// Writes a line, with its end; `false` if the reader is closed.
     fn write(&mut self, text: &[u8]) -> Result<bool, Failure> {
-        match self.out.write_all(text) {
+        let written = match self.is_terminal {
+            true => writeln!(
+                self.out,
+                "{}",
+                output::printable(String::from_utf8_lossy(text).trim_end())
+            ),
+            false => self.out.write_all(text),
+        };
+        match written {
             Ok(()) => Ok(true),
             Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(false),
             Err(error) => Err(Failure::store(format!("the export cannot be written: {error}"))),
@@ -133,7 +146,6 @@ pub(super) async fn export(
 
 /// Prints the progress of a long operation if standard error is a terminal.
 pub(super) fn progress(done: u64, total: u64) {
-    use std::io::IsTerminal;
     if total > 100_000 && std::io::stderr().is_terminal() {
         crate::notice(&format!("{done} of {total} event(s)"));
     }
