@@ -124,7 +124,14 @@ pub(crate) async fn open(
             Some(chosen) => chosen,
         };
         let bytes_max = Some(bytes_max);
-        let options = SqliteOptions { durability, signer, bytes_max, accept_restored, check };
+        let options = SqliteOptions {
+            durability,
+            signer,
+            bytes_max,
+            accept_restored,
+            check,
+            ..SqliteOptions::default()
+        };
         sqlite::open(&folder, &writer, options, &at)
     });
     let opened = opening.await.map_err(|error| Failure::store(error.to_string()))?;

@@ -47,6 +47,11 @@ impl StoreFolder {
         Self(path.to_owned())
     }
 
+    /// Returns the folder of the database at `path`.
+    pub(super) fn of(database: &Path) -> Self {
+        Self::at(database.parent().unwrap_or(Path::new("")))
+    }
+
     /// Opens the folder at `path`, and creates it if it is missing: mode 0700, with a `.gitignore`.
     ///
     /// # Errors

@@ -42,6 +42,18 @@ fn unavailable(error: rusqlite::Error) -> LedgerError {
     LedgerError::unavailable_by(error)
 }
 
+/// Whether an error tells of a damaged database.
+fn is_damage(error: &LedgerError) -> bool {
+    match error {
+        LedgerError::Damaged(_) => true,
+        LedgerError::Unavailable { source: Some(cause), .. } => {
+            let cause = cause.error().downcast_ref::<rusqlite::Error>();
+            cause.and_then(rusqlite::Error::sqlite_error_code) == Some(ErrorCode::DatabaseCorrupt)
+        }
+        _ => false,
+    }
+}
+
 /// Makes an error that names the table and the row, for a row that cannot be read.
 fn unreadable_at(
     table: &'static str,

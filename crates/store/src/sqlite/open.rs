@@ -10,6 +10,7 @@ use std::path::Path;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
 
 use rusqlite::{Connection, ErrorCode, OptionalExtension, TransactionBehavior};
 use toolbooth_audit::LedgerError;
@@ -36,10 +37,10 @@ use super::reads::SqliteReads;
 use super::rows::{HEAD, head};
 use super::space_monitor::SpaceMonitor;
 use super::start_check::{self, StartCheck};
-use super::{schema, search_index, wal_checkpoint};
+use super::{is_damage, schema, search_index, wal_checkpoint};
 
 /// Options for opening a store.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct SqliteOptions {
     /// The point in time at which a request is answered.
     pub durability: Durability,
@@ -53,6 +54,21 @@ pub struct SqliteOptions {
     pub accept_restored: bool,
     /// When the database is checked. One that is accepted after it was restored always is.
     pub check: StartCheck,
+    /// Time limit of this check. What it has not read then counts as sound.
+    pub check_max: Duration,
+}
+
+impl Default for SqliteOptions {
+    fn default() -> Self {
+        Self {
+            durability: Durability::default(),
+            signer: None,
+            bytes_max: None,
+            accept_restored: false,
+            check: StartCheck::default(),
+            check_max: Duration::from_millis(250),
+        }
+    }
 }
 
 /// The embedded ledger.
@@ -75,7 +91,11 @@ impl StepRunner for Sqlite {
     type Reads = SqliteReads;
 
     async fn run<S: Step>(&self, step: S) -> Result<S::Answer, LedgerError> {
-        self.steps.run(step).await
+        let answer = self.steps.run(step).await;
+        if answer.as_ref().is_err_and(is_damage) {
+            self.folder.forget_check();
+        }
+        answer
     }
 
     fn reads(&self) -> &SqliteReads {
@@ -120,7 +140,8 @@ pub fn open(
     options: SqliteOptions,
     at: &Moment,
 ) -> Result<SqliteLedger, OpenError> {
-    let SqliteOptions { durability, signer, bytes_max, accept_restored, check } = options;
+    let SqliteOptions { durability, signer, bytes_max, accept_restored, check, check_max } =
+        options;
     let folder = StoreFolder::create(folder)?;
     let path = folder.database();
     let kept = match folder.kept_checkpoint() {
@@ -140,6 +161,7 @@ pub fn open(
         let path = path.display().to_string();
         match source.sqlite_error_code() {
             Some(ErrorCode::DatabaseCorrupt) => {
+                folder.forget_check();
                 OpenError::Damaged { path, what: source.to_string() }
             }
             _ => OpenError::Database { path, source },
@@ -147,7 +169,9 @@ pub fn open(
     };
     let mut connection = connect(&path, durability).map_err(database)?;
     let check = if accept_restored { StartCheck::Always } else { check };
-    if let Some(what) = start_check::damage(&connection, &folder, check, at).map_err(database)? {
+    if let Some(what) =
+        start_check::damage(&connection, &folder, check, check_max, at).map_err(database)?
+    {
         return Err(OpenError::Damaged { path: path.display().to_string(), what });
     }
     let migrate = |connection: &mut Connection, to| {
@@ -241,7 +265,7 @@ pub fn open(
     let own = path.clone();
     let gathering =
         start_thread("toolbooth-lookup", Box::new(move || search_index::serve(&own, &handed)))?;
-    let own = path.clone();
+    let own = folder.clone();
     let carrying =
         start_thread("toolbooth-carry", Box::new(move || wal_checkpoint::serve(&own, &growing)))?;
     let accepted = accept_restored.then(|| AcceptRestored {
@@ -259,7 +283,7 @@ pub fn open(
         writer: writer.to_owned(),
         steps,
         reads,
-        folder,
+        folder: folder.clone(),
         threads: Mutex::new(vec![thread, gathering, carrying]),
         _lock: lock,
     };

@@ -34,12 +34,13 @@ use super::approvals;
 use super::compact::Shown;
 use super::connection::connect_to_read;
 use super::error::OpenError;
+use super::folder::StoreFolder;
 use super::log_pages::{RawText, log_page, pruned_ranges, writer_name};
 use super::queries::{EVENT, body, budget_row, limited, orders, readable, window};
 use super::rows::{CALL, HEAD, call, head_of};
 use super::schema::place;
 use super::search_index::{self, Lookup};
-use super::{schema, unavailable};
+use super::{is_damage, schema, unavailable};
 use crate::packing;
 
 /// Reader threads, each with its own connections.
@@ -125,7 +126,11 @@ impl SqliteReads {
     ) -> Result<T, LedgerError> {
         let (reply, answer) = async_channel::bounded(1);
         let job: Query = Box::new(move |reader| {
-            let _ = reply.try_send(query(reader));
+            let answer = query(reader);
+            if answer.as_ref().is_err_and(is_damage) {
+                StoreFolder::of(&reader.path).forget_check();
+            }
+            let _ = reply.try_send(answer);
         });
         self.readers.queries.send(job).await.map_err(|_| LedgerError::Closed)?;
         answer.recv().await.map_err(|_| LedgerError::Closed)?

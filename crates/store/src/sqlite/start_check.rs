@@ -14,8 +14,6 @@ use toolbooth_audit::ledger::Moment;
 use super::folder::StoreFolder;
 use super::schema;
 
-/// Time limit of the check.
-const CHECK_MAX: Duration = Duration::from_millis(250);
 /// How long a check that has passed counts, in milliseconds.
 const PASSED_MS: i64 = 3_600_000;
 /// The kernel's id of the time since it has started.
@@ -67,7 +65,7 @@ impl Passed {
     }
 }
 
-/// Checks a database, if that is due. Returns the damage that it found.
+/// Checks a database, if that is due, for at most `time_max`. Returns the damage that it found.
 ///
 /// # Errors
 /// Those of the database.
@@ -75,6 +73,7 @@ pub(super) fn damage(
     connection: &Connection,
     folder: &StoreFolder,
     when: StartCheck,
+    time_max: Duration,
     at: &Moment,
 ) -> rusqlite::Result<Option<String>> {
     let version = schema::version(connection)?;
@@ -91,19 +90,19 @@ pub(super) fn damage(
         return Ok(None);
     }
     folder.forget_check();
-    let found = look_over(connection)?;
+    let found = look_over(connection, time_max)?;
     if let (None, Some(passed)) = (&found, passed) {
         folder.keep_check(&serde_json::to_vec(&passed).unwrap_or_default());
     }
     Ok(found)
 }
 
-/// Runs `quick_check` for at most [`CHECK_MAX`]. Returns the damage that it found in that time.
-fn look_over(connection: &Connection) -> rusqlite::Result<Option<String>> {
+/// Runs `quick_check` for at most `time_max`. Returns the damage that it found in that time.
+fn look_over(connection: &Connection, time_max: Duration) -> rusqlite::Result<Option<String>> {
     let interrupt = connection.get_interrupt_handle();
     let (done, waiting) = std::sync::mpsc::channel::<()>();
     let timer = std::thread::spawn(move || {
-        if waiting.recv_timeout(CHECK_MAX) == Err(RecvTimeoutError::Timeout) {
+        if waiting.recv_timeout(time_max) == Err(RecvTimeoutError::Timeout) {
             interrupt.interrupt();
         }
     });

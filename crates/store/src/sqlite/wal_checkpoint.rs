@@ -8,6 +8,7 @@ use std::sync::mpsc::{Receiver, SyncSender};
 use rusqlite::Connection;
 
 use super::connection::BUSY;
+use super::folder::StoreFolder;
 
 /// WAL pages after which a checkpoint is requested.
 const PAGES: i32 = 1_000;
@@ -40,12 +41,14 @@ pub(super) fn watch(connection: &mut Connection, grown: SyncSender<()>) -> rusql
 }
 
 /// Runs a checkpoint for each request, until the writer ends.
-pub(super) fn serve(database: &Path, grown: &Receiver<()>) {
+pub(super) fn serve(folder: &StoreFolder, grown: &Receiver<()>) {
+    let database = folder.database();
     let mut opened = None;
     while grown.recv().is_ok() {
-        let carried = carry(database, &mut opened);
+        let carried = carry(&database, &mut opened);
         if let Err(error) = carried {
             tracing::warn!(%error, "the database's log is not carried over");
+            folder.forget_check();
             opened = None;
         }
     }
