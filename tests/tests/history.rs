@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use toolbooth_tests::mcp::{Session, request};
 use toolbooth_tests::postgres::Postgres;
 use toolbooth_tests::torture::on_server;
+use toolbooth_tests::waiting::until;
 use toolbooth_tests::{Gateway, Place};
 
 const RULES: &str = "\
@@ -175,6 +176,31 @@ fn what_was_seen_is_recorded_and_kept() {
     // A receipt that a window counts is not pruned; the others are.
     let pruned = place.json(&["receipts", "prune", "--before", "0s"]).0;
     assert_eq!(pruned["pruned"][0]["removed"], 1, "{pruned}");
+    place.assert_sound();
+}
+
+#[test]
+fn a_window_that_is_longer_now_keeps_what_it_counted() {
+    let place = Place::new();
+    furnish(&place, &SETTINGS.replace("window = \"1d\"\nsum", "window = \"1s\"\nsum"));
+    let gateway = place.serve();
+    assert_eq!(pay(&gateway, 9.0), "ok");
+    // It counts no longer after a second.
+    until("the window is over", || pay(&gateway, 2.0) == "ok");
+    gateway.stop();
+    place.write("toolbooth.toml", SETTINGS);
+    let pruned = place.json(&["receipts", "prune", "--before", "0s"]).0;
+    assert_eq!(pruned["pruned"][0]["removed"], 0, "{pruned}");
+    let (told, _) = place.json(&["policy", "explain", "pay.send", "--args", "{\"amount\":1}"]);
+    assert!(told.to_string().contains("count 3, sum 12.0000"), "{told}");
+    // Without the window, they are removed after the second for which it counted them.
+    place.write("toolbooth.toml", "registry = \"registry.json\"\n");
+    let mut removed = 0;
+    until("both are removed", || {
+        let pruned = place.json(&["receipts", "prune", "--before", "0s"]).0;
+        removed += pruned["pruned"][0]["removed"].as_u64().expect("a number");
+        removed == 2
+    });
     place.assert_sound();
 }
 

@@ -132,7 +132,12 @@ async fn a_call_that_a_late_outcome_gives_back_may_be_pruned() {
     let gone = settlement(late, mode, Effect::NotStarted, Some(ErrorCode::NotConfigured));
     first.settle(gone).await.expect("is taken");
     let before = moment(1_000);
-    let prune = Prune { kind: PruneKind::Receipts, before: before.text.clone(), at: before };
+    let prune = Prune {
+        kind: PruneKind::Receipts,
+        before: before.text.clone(),
+        at: before,
+        windows: Vec::new(),
+    };
     assert_eq!(second.prune(prune).await.expect("prunes").removed, 1);
     sound(&PostgresReads::open(&url).await.expect("opens")).await;
 }
@@ -327,7 +332,8 @@ async fn a_result_is_stored_once_and_either_record_is_kept_without_the_other() {
         let one = reads.agent_log(&before[0].id).await.expect("reads");
         assert_eq!(one.as_ref(), before.first());
         sound(&reads).await;
-        let prune = Prune { kind: first, before: moment(9).text, at: moment(10) };
+        let prune =
+            Prune { kind: first, before: moment(9).text, at: moment(10), windows: Vec::new() };
         ledger.prune(prune).await.expect("prunes");
         match first {
             PruneKind::Receipts => {
@@ -357,7 +363,7 @@ async fn a_log_is_shortened_up_to_a_checkpoint() {
         ledger.checkpoint(Due::NOW, moment(3)).await.expect("signs");
     }
     for kind in [PruneKind::Receipts, PruneKind::Logs, PruneKind::Events] {
-        let prune = Prune { kind, before: moment(9).text, at: moment(10) };
+        let prune = Prune { kind, before: moment(9).text, at: moment(10), windows: Vec::new() };
         while ledger.prune(prune.clone()).await.expect("prunes") != Pruned::default() {}
     }
     let reads = PostgresReads::open(&url).await.expect("opens");
@@ -404,7 +410,7 @@ async fn a_database_of_the_first_version_is_brought_up_to_date() {
     // Pruning continues from the point at which the earlier release stopped.
     ledger.checkpoint(Due::NOW, moment(201)).await.expect("signs");
     for kind in [PruneKind::Receipts, PruneKind::Logs, PruneKind::Events] {
-        let prune = Prune { kind, before: moment(300).text, at: moment(300) };
+        let prune = Prune { kind, before: moment(300).text, at: moment(300), windows: Vec::new() };
         while ledger.prune(prune.clone()).await.expect("prunes") != Pruned::default() {}
         sound(&reads).await;
     }
@@ -434,7 +440,7 @@ async fn replicas_prune_at_once_while_they_write() {
                 }
                 for kind in [PruneKind::Receipts, PruneKind::Logs, PruneKind::Events] {
                     let at = moment(10 + round);
-                    let prune = Prune { kind, before: at.text.clone(), at };
+                    let prune = Prune { kind, before: at.text.clone(), at, windows: Vec::new() };
                     ledger.prune(prune).await.expect("prunes");
                 }
             }
@@ -450,7 +456,7 @@ async fn replicas_prune_at_once_while_they_write() {
     for (kind, ledger) in
         [(PruneKind::Receipts, &one), (PruneKind::Logs, &two), (PruneKind::Events, &one)]
     {
-        let prune = Prune { kind, before: moment(70).text, at: moment(70) };
+        let prune = Prune { kind, before: moment(70).text, at: moment(70), windows: Vec::new() };
         while ledger.prune(prune.clone()).await.expect("prunes") != Pruned::default() {}
     }
     let calls = "SELECT count(*) FROM events WHERE receipt_id IS NOT NULL";

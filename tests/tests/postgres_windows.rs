@@ -83,6 +83,7 @@ async fn prune(ledger: &PostgresLedger) {
     let prune = Prune {
         kind: PruneKind::Receipts,
         before: "2099-01-01T00:00:00.000Z".to_owned(),
+        windows: Vec::new(),
         at: SystemClock::default().now(),
     };
     while ledger.prune(prune.clone()).await.expect("prunes") != Pruned::default() {}

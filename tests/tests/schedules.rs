@@ -299,7 +299,7 @@ impl<'s> Walk<'s> {
     async fn prune(&mut self, kind: PruneKind, all: bool) {
         let before = if all { self.now } else { self.now - KEPT_MS };
         let text = moment(before.max(0)).text;
-        let prune = Prune { kind, before: text, at: moment(self.now) };
+        let prune = Prune { kind, before: text, at: moment(self.now), windows: Vec::new() };
         while self.ledger().prune(prune.clone()).await.expect("prunes") != Pruned::default() {}
         self.known.prune(kind, before);
     }

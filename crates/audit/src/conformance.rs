@@ -305,7 +305,7 @@ pub async fn queued_calls_are_taken_once<L: CallQueue + Ledger>(queue: &L) {
     assert!(queue.queued("another", "a").await.expect("answers").is_none());
     let prune = async |before: i64| {
         let before = moment(before).text;
-        let prune = Prune { kind: PruneKind::Calls, before, at: moment(6) };
+        let prune = Prune { kind: PruneKind::Calls, before, at: moment(6), windows: Vec::new() };
         queue.prune(prune).await.expect("answers").removed
     };
     assert_eq!(prune(3).await, 0);

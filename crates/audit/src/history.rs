@@ -9,7 +9,9 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 use toolbooth_contracts::event::DecisionSummary;
 use toolbooth_contracts::history::{Amount, HistoryEntry};
-pub use toolbooth_contracts::history::{CountedIn, History, WindowName, WindowSeen, seen};
+pub use toolbooth_contracts::history::{
+    CountedIn, DeclaredWindow, History, WindowName, WindowSeen, seen,
+};
 use toolbooth_contracts::receipt::Receipt;
 
 /// The fact of a dispatch event that lists the windows that its rules have read.
@@ -135,6 +137,19 @@ pub fn row_text(key: &str, at_ms: i64, amount: Option<i64>, until_ms: i64) -> St
 /// Returns until when a window may count a receipt; `None` if none does.
 pub(crate) fn counted_until_ms(receipt: &Receipt) -> Option<u64> {
     receipt.history.iter().filter_map(|entry| u64::try_from(entry.until_ms).ok()).max()
+}
+
+/// Returns until when a receipt must not be pruned; `None` if it never counted. A window that is declared now
+/// keeps what it has counted, also where it was shorter when the call was claimed.
+#[must_use]
+pub fn kept_until_ms(receipt: &Receipt, windows: &[DeclaredWindow]) -> Option<i64> {
+    let counting = windows.iter().filter(|window| window.tool.selects(&receipt.tool_id));
+    let longest_ms = counting.map(|window| window.length_ms).max();
+    let until = |entry: &HistoryEntry| match longest_ms {
+        Some(longest_ms) => entry.until_ms.max(entry.at_ms.saturating_add(longest_ms)),
+        None => entry.until_ms,
+    };
+    receipt.history.iter().map(until).max()
 }
 
 /// Returns the row that an entry must have in a store.

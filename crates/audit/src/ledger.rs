@@ -12,6 +12,7 @@ use toolbooth_contracts::agent_log::AgentLog;
 use toolbooth_contracts::contract::IdempotencyMode;
 use toolbooth_contracts::event::EventBody;
 use toolbooth_contracts::execution_log::AppliedSandbox;
+use toolbooth_contracts::history::DeclaredWindow;
 use toolbooth_contracts::receipt::{Receipt, StoredResult};
 use toolbooth_contracts::{Effect, ErrorCode, Status};
 
@@ -130,6 +131,8 @@ pub struct Prune {
     pub kind: PruneKind,
     /// Only records from before this time, RFC 3339 UTC with milliseconds.
     pub before: String,
+    /// The windows that are declared. No receipt is removed that one of them counts.
+    pub windows: Vec<DeclaredWindow>,
     /// The current time.
     pub at: Moment,
 }

@@ -9,6 +9,8 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
+use crate::id::ToolPattern;
+
 /// An exact amount, zero or more, in ten thousandths. It is written as a decimal with four digits after
 /// the point, such as `12.5000`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -100,6 +102,15 @@ pub struct CountedIn {
     /// The amount that the window sums.
     pub amount: Option<Amount>,
     /// The length of the window, in milliseconds: the receipt is kept for as long.
+    pub length_ms: i64,
+}
+
+/// A window as a policy declares it: which calls it counts, and for how long.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeclaredWindow {
+    /// The tools whose calls it counts.
+    pub tool: ToolPattern,
+    /// The length in milliseconds.
     pub length_ms: i64,
 }
 

@@ -12,6 +12,7 @@ use std::sync::{Arc, LazyLock};
 use data_encoding::HEXLOWER;
 use sha2::{Digest, Sha256};
 use toolbooth_contracts::contract::ToolContract;
+use toolbooth_contracts::history::DeclaredWindow;
 use toolbooth_contracts::history::History;
 use toolbooth_contracts::json::canonical;
 use toolbooth_contracts::trust::TrustLevels;
@@ -158,6 +159,12 @@ impl Authorizer {
     #[must_use]
     pub fn has_engine(&self) -> bool {
         self.engine.is_some()
+    }
+
+    /// Returns the windows that count calls.
+    #[must_use]
+    pub fn windows(&self) -> Vec<DeclaredWindow> {
+        self.engine.as_ref().map(|engine| engine.windows()).unwrap_or_default()
     }
 
     /// Returns the authorizer with a budget for each caller whose set of rights has none.

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use toolbooth_contracts::approval::Approvers;
 use toolbooth_contracts::contract::ToolContract;
+use toolbooth_contracts::history::DeclaredWindow;
 use toolbooth_contracts::history::{CountedIn, History, WindowName};
 use toolbooth_contracts::trust::TrustLevel;
 use toolbooth_contracts::{CallContext, Identity};
@@ -184,6 +185,11 @@ pub trait PolicyEngine: Send + Sync {
     fn counted(&self, question: &Question<'_>) -> Result<Vec<CountedIn>, Uncountable> {
         let _ = question;
         Ok(Vec::new())
+    }
+
+    /// Returns the windows that count calls.
+    fn windows(&self) -> Vec<DeclaredWindow> {
+        Vec::new()
     }
 
     /// Whether the rules read an argument of a tool, or a part of it, by its JSON pointer (RFC 6901). An

@@ -242,7 +242,8 @@ impl ToolProxy {
     /// # Errors
     /// If the store does not respond, or the records must not be removed.
     pub async fn prune(&self, kind: PruneKind, before: String) -> Result<Pruned, LedgerError> {
-        let step = Prune { kind, before, at: self.0.parts.clock.now() };
+        let windows = self.0.parts.worlds.now().policy().windows();
+        let step = Prune { kind, before, windows, at: self.0.parts.clock.now() };
         self.0.parts.ledger.prune(step).await
     }
 

@@ -154,7 +154,12 @@ async fn a_call_that_is_handed_over_runs_once_however_often_it_is_delivered() {
     fixture.ledger.enqueue(row.clone(), 10).await.unwrap();
     fixture.until("b", |call| call.state == "done").await;
     let later = Moment { text: "2999-01-01T00:00:00.000Z".into(), ..now() };
-    let prune = Prune { kind: PruneKind::Calls, before: later.text.clone(), at: later };
+    let prune = Prune {
+        kind: PruneKind::Calls,
+        before: later.text.clone(),
+        at: later,
+        windows: Vec::new(),
+    };
     assert_eq!(fixture.ledger.prune(prune).await.unwrap().removed, 2);
     fixture.ledger.enqueue(row, 10).await.unwrap();
     let second = fixture.until("b", |call| call.state == "done").await.result.unwrap();

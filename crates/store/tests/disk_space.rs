@@ -179,7 +179,12 @@ async fn logs_give_way_and_then_calls_are_refused() {
     assert!(size < BYTES_MAX + (1 << 20), "{size} bytes, {kept} receipts");
 
     // An operator prunes receipts.
-    let prune = Prune { kind: PruneKind::Receipts, before: moment(9).text, at: moment(10) };
+    let prune = Prune {
+        kind: PruneKind::Receipts,
+        before: moment(9).text,
+        at: moment(10),
+        windows: Vec::new(),
+    };
     while ledger.prune(prune.clone()).await.unwrap() != Pruned::default() {}
     ledger.free_space(moment(11)).await.unwrap();
     assert_eq!(ledger.runner().disk_space(), DiskSpace::Enough);

@@ -60,7 +60,8 @@ async fn checkpoint(ledger: &SqliteLedger, at: i64) {
 /// Prunes until no record older than `before` is left to remove.
 async fn prune(ledger: &SqliteLedger, kinds: &[PruneKind], before: i64, at: i64) {
     for kind in kinds {
-        let prune = Prune { kind: *kind, before: moment(before).text, at: moment(at) };
+        let prune =
+            Prune { kind: *kind, before: moment(before).text, at: moment(at), windows: Vec::new() };
         while ledger.prune(prune.clone()).await.unwrap() != Pruned::default() {}
     }
 }
@@ -77,7 +78,12 @@ async fn what_somebody_says_to_be_old_in_the_future_excuses_nothing_later() {
     let ledger = open(folder.path(), "one");
     call(&ledger, "old", IdempotencyMode::None, (1, 2)).await;
     for kind in [PruneKind::Receipts, PruneKind::Logs] {
-        let prune = Prune { kind, before: "2099-01-01T00:00:00.000Z".into(), at: moment(10) };
+        let prune = Prune {
+            kind,
+            before: "2099-01-01T00:00:00.000Z".into(),
+            at: moment(10),
+            windows: Vec::new(),
+        };
         assert_eq!(ledger.prune(prune).await.unwrap().removed, 1, "{kind:?}");
     }
     call(&ledger, "new", IdempotencyMode::None, (20, 21)).await;
@@ -256,7 +262,12 @@ async fn what_a_step_finds_stays_until_the_step_removes_it() {
     };
     let (before, old) = (counts(), moment(9).text);
     for survey in [
-        StoreQuery::PrunableReceipts { before: old.clone(), now_ms: 0, limit: 10 },
+        StoreQuery::PrunableReceipts {
+            before: old.clone(),
+            now_ms: 0,
+            windows: Vec::new(),
+            limit: 10,
+        },
         StoreQuery::PrunableLogs(old.clone(), 10),
         StoreQuery::DroppableLogs(10),
         StoreQuery::PrunableEvents(old.clone()),
@@ -291,7 +302,12 @@ async fn a_damaged_log_holds_up_no_other() {
                   (SELECT no FROM writers WHERE writer = ?1)";
     let count = |writer| connection.query_row(of, [writer], |row| row.get::<_, i64>(0)).unwrap();
     let before = (count("one"), count("two"));
-    let ask = Prune { kind: PruneKind::Events, before: moment(9).text, at: moment(10) };
+    let ask = Prune {
+        kind: PruneKind::Events,
+        before: moment(9).text,
+        at: moment(10),
+        windows: Vec::new(),
+    };
     let refused = loop {
         match two.prune(ask.clone()).await {
             Ok(pruned) => assert!(pruned != Pruned::default(), "the damage is told"),

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use rusqlite::Connection;
 use toolbooth_audit::approvals::{
@@ -350,7 +351,12 @@ async fn pruning_excuses_only_approvals_that_have_expired() {
         let asked = ledger.claim(ClaimRequest { approval: Some(approval), ..asking }).await;
         assert!(matches!(asked, Ok(Claimed::ApprovalRequired { .. })), "{asked:?}");
     }
-    let prune = Prune { kind: PruneKind::Approvals, before: moment(500).text, at: moment(600) };
+    let prune = Prune {
+        kind: PruneKind::Approvals,
+        before: moment(500).text,
+        at: moment(600),
+        windows: Vec::new(),
+    };
     assert_eq!(ledger.prune(prune).await.unwrap().removed, 1);
     assert!(verify::store(&ledger, TrustAnchors::default()).await.unwrap().ok);
     let connection = Connection::open(folder.path().join(DATABASE)).unwrap();
@@ -538,7 +544,8 @@ async fn a_result_is_stored_once_and_either_record_is_kept_without_the_other() {
         assert!(before.iter().all(|log| log.output.is_some()), "{before:?}");
         let sound = verify::store(&ledger, TrustAnchors::default()).await.unwrap();
         assert!(sound.ok, "{sound:?}");
-        let prune = Prune { kind: first, before: moment(9).text, at: moment(10) };
+        let prune =
+            Prune { kind: first, before: moment(9).text, at: moment(10), windows: Vec::new() };
         ledger.prune(prune).await.unwrap();
         match first {
             PruneKind::Receipts => {
@@ -706,9 +713,8 @@ async fn a_database_that_goes_away_under_a_gateway_is_refused() {
     }
 }
 
-/// A page is damaged after a check has passed. Whether the next start checks depends on the note of that check.
-#[tokio::test]
-async fn a_check_that_has_passed_counts_for_an_hour_and_for_its_file_only() {
+/// Makes a store with 200 receipts, all pages of which are in the database file and in use.
+async fn filled() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let ledger = open(folder.path(), "one");
     for n in 0..200 {
@@ -719,18 +725,30 @@ async fn a_check_that_has_passed_counts_for_an_hour_and_for_its_file_only() {
     }
     ledger.close(moment(9)).await.unwrap();
     drop(ledger);
+    // `VACUUM` removes free pages, because no check would find damage in them.
+    Connection::open(folder.path().join(DATABASE)).unwrap().execute_batch("VACUUM").unwrap();
+    folder
+}
+
+/// Options with a check that reads all pages, however slow the machine is.
+fn whole_check(check: StartCheck) -> SqliteOptions {
+    SqliteOptions { check, check_max: Duration::from_secs(60), ..SqliteOptions::default() }
+}
+
+/// A page is damaged after a check has passed. Whether the next start checks depends on the note of that check.
+#[tokio::test]
+async fn a_check_that_has_passed_counts_for_an_hour_and_for_its_file_only() {
+    let folder = filled().await;
     let (file, note) = (folder.path().join(DATABASE), folder.path().join("last-check"));
     let writers = std::cell::Cell::new(0);
     let start = |check: StartCheck, second: i64| {
         writers.set(writers.get() + 1);
-        let options = SqliteOptions { check, ..SqliteOptions::default() };
+        let options = whole_check(check);
         let writer = format!("later{}", writers.get());
         sqlite::open(folder.path(), &writer, options, &moment(second * 1_000)).map(drop)
     };
     let is_damaged =
         |opened: &Result<(), OpenError>| matches!(opened, Err(OpenError::Damaged { .. }));
-    // All pages are carried over, so that damage is in the file and stays.
-    Connection::open(&file).unwrap().execute_batch("VACUUM").unwrap();
     start(StartCheck::IfDue, 100).unwrap();
     let noted = std::fs::read(&note).unwrap();
     let page = {
@@ -747,7 +765,12 @@ async fn a_check_that_has_passed_counts_for_an_hour_and_for_its_file_only() {
     // Within the hour the check counts.
     assert!(!is_damaged(&start(StartCheck::IfDue, 100)));
     assert!(!is_damaged(&start(StartCheck::IfDue, 3_600 + 99)));
-    // Later, or earlier, it does not.
+    // A reader that finds the damage lets the next command check.
+    let reads = SqliteReads::open(&file).unwrap();
+    assert!(verify::store(&reads, TrustAnchors::default()).await.is_err());
+    drop(reads);
+    assert!(!note.exists());
+    // Later, or earlier, the check does not count.
     for second in [3_600 + 100, 99] {
         std::fs::write(&note, &noted).unwrap();
         assert!(is_damaged(&start(StartCheck::IfDue, second)), "{second}");
@@ -786,19 +809,8 @@ async fn a_check_that_has_passed_counts_for_an_hour_and_for_its_file_only() {
 
 #[tokio::test]
 async fn a_damaged_page_is_found_at_start_and_named_by_verification() {
-    let folder = tempfile::tempdir().unwrap();
-    let ledger = open(folder.path(), "one");
-    for n in 0..200 {
-        let mode = IdempotencyMode::None;
-        let claimed = ledger.claim(request(&format!("c{n}"), mode, &[], "x")).await.unwrap();
-        let Claimed::Fresh(claim) = claimed else { panic!("fresh") };
-        ledger.settle(settlement(claim, mode, Effect::Completed, None)).await.unwrap();
-    }
-    ledger.close(moment(9)).await.unwrap();
-    drop(ledger);
+    let folder = filled().await;
     let file = folder.path().join(DATABASE);
-    // `VACUUM` removes free pages, because no check would find damage in them.
-    Connection::open(&file).unwrap().execute_batch("VACUUM").unwrap();
     let whole = std::fs::read(&file).unwrap();
     let pages = whole.len() / 4096;
     assert!(pages > 20);
@@ -808,7 +820,8 @@ async fn a_damaged_page_is_found_at_start_and_named_by_verification() {
         let mut bytes = whole.clone();
         bytes[page * 4096..(page + 1) * 4096].fill(0xAA);
         std::fs::write(&file, bytes).unwrap();
-        let refused = sqlite::open(folder.path(), "two", SqliteOptions::default(), &moment(10));
+        let refused =
+            sqlite::open(folder.path(), "two", whole_check(StartCheck::Always), &moment(10));
         assert!(matches!(refused, Err(OpenError::Damaged { .. })), "{page}: {refused:?}");
         let reads = match SqliteReads::open(&file) {
             Ok(reads) => reads,
@@ -884,7 +897,12 @@ async fn a_database_of_the_first_version_is_brought_up_to_date() {
     let ledger = open(folder.path(), "later");
     let report = verify::store(&ledger, TrustAnchors::default()).await.unwrap();
     assert!(report.ok, "{report:?}");
-    let prune = Prune { kind: PruneKind::Receipts, before: moment(9).text, at: moment(9) };
+    let prune = Prune {
+        kind: PruneKind::Receipts,
+        before: moment(9).text,
+        at: moment(9),
+        windows: Vec::new(),
+    };
     assert_eq!(ledger.prune(prune).await.unwrap().removed, 3);
     // Its logs have no roots in their rows, but a checkpoint still names their ends.
     let paused = EventBody::new(AuditEventKind::Paused, moment(10).text);
@@ -946,7 +964,7 @@ async fn a_shortened_log_is_taken_over_by(writer: &str) {
     assert!(report.ok, "{report:?}");
     // Pruning continues from there.
     for kind in [PruneKind::Receipts, PruneKind::Logs, PruneKind::Events] {
-        let prune = Prune { kind, before: moment(9).text, at: moment(20) };
+        let prune = Prune { kind, before: moment(9).text, at: moment(20), windows: Vec::new() };
         while ledger.prune(prune.clone()).await.unwrap() != Pruned::default() {}
         let report = verify::store(&ledger, TrustAnchors::default()).await.unwrap();
         assert!(report.ok, "{kind:?}: {report:?}");
@@ -1089,7 +1107,12 @@ async fn a_writer_ends_its_work_when_a_newer_version_migrates_the_database() {
 #[tokio::test]
 async fn retention_excuses_no_receipt_that_a_window_counts() {
     let window = |length_ms| CountedIn { key: "w".into(), amount: None, length_ms };
-    let prune = Prune { kind: PruneKind::Receipts, before: moment(1_000).text, at: moment(1_000) };
+    let prune = Prune {
+        kind: PruneKind::Receipts,
+        before: moment(1_000).text,
+        at: moment(1_000),
+        windows: Vec::new(),
+    };
     let rows = "DELETE FROM history WHERE until_ms > 1767225600000 + 1000";
     let receipt = "DELETE FROM receipts WHERE id IN (SELECT receipt FROM history WHERE until_ms \
                    > 1767225600000 + 1000)";
@@ -1138,7 +1161,7 @@ async fn each_pruning_excuses_only_what_it_could_remove() {
     };
     let prune = async |before: i64, at: i64| {
         let (before, at) = (moment(before).text, moment(at));
-        let step = Prune { kind: PruneKind::Receipts, before, at };
+        let step = Prune { kind: PruneKind::Receipts, before, at, windows: Vec::new() };
         ledger.prune(step).await.unwrap().removed
     };
     settled("kept", Some(2_000), 500).await;
@@ -1174,7 +1197,12 @@ async fn pruning_passes_over_the_receipts_that_windows_count_in_steps() {
                  SELECT 'w', 1, id, NULL, 9000000000000 FROM receipts WHERE id LIKE 'counted-%';",
         )
         .unwrap();
-    let prune = Prune { kind: PruneKind::Receipts, before: moment(50).text, at: moment(50) };
+    let prune = Prune {
+        kind: PruneKind::Receipts,
+        before: moment(50).text,
+        at: moment(50),
+        windows: Vec::new(),
+    };
     let mut steps = Vec::new();
     loop {
         let pruned = ledger.prune(prune.clone()).await.unwrap();

@@ -158,7 +158,12 @@ async fn windows_that_a_writer_keeps_are_those_of_the_tables() {
                 }
                 _ => {
                     let at = moment(at);
-                    let prune = Prune { kind: PruneKind::Receipts, before: at.text.clone(), at };
+                    let prune = Prune {
+                        kind: PruneKind::Receipts,
+                        before: at.text.clone(),
+                        at,
+                        windows: Vec::new(),
+                    };
                     ledgers[who].prune(prune).await.unwrap();
                 }
             }

@@ -238,7 +238,8 @@ pub async fn are_removed_once_they_have_expired<L: Ledger + LedgerReads>(ledger:
     decide(ledger, &granted, true, "op", 2).await;
     let prune = async |before: i64| {
         let before = moment(before).text;
-        let prune = Prune { kind: PruneKind::Approvals, before, at: moment(1_000) };
+        let prune =
+            Prune { kind: PruneKind::Approvals, before, at: moment(1_000), windows: Vec::new() };
         ledger.prune(prune).await.expect("prunes").removed
     };
     assert_eq!((prune(101).await, prune(102).await, prune(202).await), (0, 1, 0));

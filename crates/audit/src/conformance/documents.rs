@@ -82,7 +82,7 @@ pub async fn are_kept_for_processes_that_remember_them<L: Ledger + LedgerReads>(
     settle(ledger, "m2", "one", &hour(23)).await;
     settle_as(ledger, "m3", "one", &hour(34), false).await;
     for kind in [PruneKind::Logs, PruneKind::Documents] {
-        let prune = Prune { kind, before: hour(33).text, at: hour(40) };
+        let prune = Prune { kind, before: hour(33).text, at: hour(40), windows: Vec::new() };
         ledger.prune(prune).await.expect("prunes");
     }
     assert!(ledger.document(&document("one", &hour(0)).digest).await.expect("reads").is_some());
@@ -120,7 +120,7 @@ pub async fn are_kept_as_long_as_a_log_names_them<L: Ledger + LedgerReads>(ledge
     assert_eq!(ledger.document("").await.expect("reads"), None);
     assert_sound(ledger).await;
     let prune = async |kind: PruneKind, before: i64| {
-        let prune = Prune { kind, before: day(before).text, at: day(20) };
+        let prune = Prune { kind, before: day(before).text, at: day(20), windows: Vec::new() };
         ledger.prune(prune).await.expect("prunes").removed
     };
     // None is removed before all logs of its time are.

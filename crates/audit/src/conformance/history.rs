@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use toolbooth_contracts::contract::IdempotencyMode;
 use toolbooth_contracts::event::{AuditEventKind, DecisionSummary};
 use toolbooth_contracts::history::Amount;
-use toolbooth_contracts::{Effect, ErrorCode};
+use toolbooth_contracts::{Effect, ErrorCode, ToolPattern};
 
 use super::approvals::assert_sound;
 use super::{fresh, moment, request, resolution, settlement};
 use crate::history::{
-    CountedIn, History, HistoryJudge, HistoryQuestion, HistoryVerdict, WindowName,
+    CountedIn, DeclaredWindow, History, HistoryJudge, HistoryQuestion, HistoryVerdict, WindowName,
 };
 use crate::ledger::{Claim, ClaimRequest, Claimed, Ledger, Prune, PruneKind};
 use crate::reads::{EventFilter, LedgerReads};
@@ -211,9 +211,27 @@ pub async fn are_kept_while_they_count<L: Ledger + LedgerReads>(ledger: &L) {
         let claim = fresh(ledger, ClaimRequest { counted, ..paying(call, 0) }).await;
         settle(ledger, claim, Effect::Completed, None).await;
     }
-    let prune = Prune { kind: PruneKind::Receipts, before: moment(1_000).text, at: moment(1_000) };
-    let pruned = ledger.prune(prune).await.expect("prunes");
-    assert_eq!((pruned.removed, pruned.tombstones), (2, 0));
+    let prune = async |tool: &str, length_ms: i64| {
+        let tool = ToolPattern::try_from(tool.to_owned()).expect("a pattern");
+        let windows = vec![DeclaredWindow { tool, length_ms }];
+        let (kind, before) = (PruneKind::Receipts, moment(1_000).text);
+        let prune = Prune { kind, before, windows, at: moment(1_000) };
+        let pruned = ledger.prune(prune).await.expect("prunes");
+        assert_eq!(pruned.tombstones, 0);
+        pruned.removed
+    };
+    // A window that is longer now keeps what it has counted, and no other calls.
+    assert_eq!(prune("tool.*", LONG_MS).await, 1);
+    for tool in ["tool.*", "tool.one", "*"] {
+        assert_eq!(prune(tool, LONG_MS).await, 0, "{tool}");
+    }
+    for call in ["k1", "k2", "k3"] {
+        let receipt = ledger.receipt(&format!("receipt-{call}")).await.expect("reads");
+        assert!(receipt.is_some(), "{call}");
+    }
+    // One that counts other tools does not, nor one that is too short.
+    assert_eq!(prune("tool.one.*", LONG_MS).await + prune("tool", LONG_MS).await, 1);
+    assert_eq!(prune("*", -LONG_MS).await, 0);
     for (call, is_there) in [("k1", true), ("k2", false), ("k3", true), ("k4", false)] {
         let receipt = ledger.receipt(&format!("receipt-{call}")).await.expect("reads");
         assert_eq!(receipt.is_some(), is_there, "{call}");

@@ -73,8 +73,12 @@ pub async fn pruned_keys_never_run_again<L: Ledger + LedgerReads>(ledger: &L) {
     let doubt = fresh(ledger, request("q3", mode, &["doubt"], "args")).await;
     let unknown = settlement(doubt, mode, Effect::Unknown, Some(ErrorCode::Timeout));
     ledger.settle(unknown).await.expect("settles");
-    let prune =
-        |kind: PruneKind, before: i64| Prune { kind, before: moment(before).text, at: moment(9) };
+    let prune = |kind: PruneKind, before: i64| Prune {
+        kind,
+        before: moment(before).text,
+        at: moment(9),
+        windows: Vec::new(),
+    };
     let nothing = ledger.prune(prune(PruneKind::Receipts, 1)).await.expect("prunes");
     assert_eq!(nothing, Pruned::default(), "nothing is that old");
     let done = ledger.prune(prune(PruneKind::Receipts, 8)).await.expect("prunes");

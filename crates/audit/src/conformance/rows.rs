@@ -26,7 +26,12 @@ pub async fn every_kind_of_row<L: Ledger + LedgerReads + CallQueue>(
         let claim = fresh(&first, request(call, mode, keys, "args")).await;
         first.settle(settlement(claim, mode, Effect::Completed, None)).await.expect("settles");
     }
-    let prune = Prune { kind: PruneKind::Receipts, before: moment(9).text, at: moment(10) };
+    let prune = Prune {
+        kind: PruneKind::Receipts,
+        before: moment(9).text,
+        at: moment(10),
+        windows: Vec::new(),
+    };
     first.prune(prune).await.expect("prunes");
     for call in ["a", "b"] {
         let mut asked = request(call, mode, &[&format!("k-{call}")], "args");
@@ -94,6 +99,11 @@ pub async fn every_kind_of_row<L: Ledger + LedgerReads + CallQueue>(
     let _running = fresh(&second, request("going", mode, &["k-going"], "args")).await;
     second.checkpoint(Due::NOW, moment(21)).await.expect("signs").expect("is due");
     settle_late(&second, fresh(&second, request("late", mode, &["k-late"], "args")).await).await;
-    let prune = Prune { kind: PruneKind::Events, before: moment(15).text, at: moment(22) };
+    let prune = Prune {
+        kind: PruneKind::Events,
+        before: moment(15).text,
+        at: moment(22),
+        windows: Vec::new(),
+    };
     while second.prune(prune.clone()).await.expect("prunes").more {}
 }

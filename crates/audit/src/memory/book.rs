@@ -22,6 +22,7 @@ use crate::backend::working::{
 use crate::backend::writer::{Backend, Failure, LogEnd};
 use crate::charges::BudgetRow;
 use crate::documents::used_before;
+use crate::history::kept_until_ms;
 use crate::history::{WindowName, WindowTotals, row_of};
 use crate::ledger::LedgerError;
 use crate::orders::RawOrder;
@@ -245,9 +246,9 @@ impl MemoryState {
             | StoreQuery::Beginning { .. }
             | StoreQuery::PrunableEvents(_)
             | StoreQuery::DroppableLogs(_) => (),
-            StoreQuery::PrunableReceipts { before, limit, now_ms } => {
+            StoreQuery::PrunableReceipts { before, limit, now_ms, windows } => {
                 let is_old = |receipt: &Receipt| {
-                    receipt.history.iter().all(|entry| entry.until_ms <= now_ms)
+                    kept_until_ms(receipt, &windows).is_none_or(|until_ms| until_ms <= now_ms)
                         && matches!(receipt.state, ClaimState::Succeeded | ClaimState::Failed)
                         && receipt.pruned_at.is_none()
                         && receipt.settled_at.as_ref().is_some_and(|settled| *settled < before)

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use toolbooth_contracts::history::CountedIn;
+use toolbooth_contracts::history::DeclaredWindow;
 
 use super::bind::BoundRules;
 use super::set::RuleSet;
@@ -33,6 +34,10 @@ fn binding(set: &Arc<RuleSet>, tools: &[EngineTool<'_>], before: Option<&BoundRu
 impl PolicyEngine for Arc<RuleSet> {
     fn judge(&self, _: &Question<'_>) -> Result<Verdict, EngineError> {
         Err(EngineError("the rules are not bound to tools".to_owned()))
+    }
+
+    fn windows(&self) -> Vec<DeclaredWindow> {
+        self.windows.declared()
     }
 
     fn bind(&self, tools: &[EngineTool<'_>]) -> Option<Binding> {
@@ -70,6 +75,10 @@ impl PolicyEngine for BoundRules {
 
     fn counted(&self, question: &Question<'_>) -> Result<Vec<CountedIn>, Uncountable> {
         BoundRules::counted(self, question)
+    }
+
+    fn windows(&self) -> Vec<DeclaredWindow> {
+        self.set.windows.declared()
     }
 
     fn reads_argument(&self, tool_id: &str, pointer: &str) -> bool {

@@ -11,6 +11,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
+use toolbooth_contracts::history::DeclaredWindow;
 use toolbooth_contracts::history::{Amount, CountedIn, History, WindowName, WindowSeen};
 use toolbooth_contracts::id::nearest;
 use toolbooth_contracts::{CallContext, ToolPattern};
@@ -231,6 +232,15 @@ impl HistoryWindows {
             let within = self.0.get(name)?.within;
             (within != Within::Caller).then(|| (name.as_str(), within.as_str()))
         })
+    }
+
+    /// Returns which calls each window counts, and for how long.
+    pub(super) fn declared(&self) -> Vec<DeclaredWindow> {
+        let declared = |window: &HistoryWindow| DeclaredWindow {
+            tool: window.tool.clone(),
+            length_ms: window.length_ms(),
+        };
+        self.0.values().map(declared).collect()
     }
 
     /// Returns the windows of a call by their names.

@@ -331,8 +331,12 @@ impl Session {
                 let rows = self.ask(&s.unnamed, &parameters).await.map_err(failed)?;
                 set.surveyed.heads = rows.iter().map(other).collect();
             }
-            StoreQuery::PrunableReceipts { before, now_ms, limit } => {
-                let parameters = given![before, limited(limit), now_ms];
+            StoreQuery::PrunableReceipts { before, now_ms, windows, limit } => {
+                let patterns = || windows.iter().map(|window| window.tool.as_str());
+                let prefixes: Vec<bool> = patterns().map(|tool| tool.ends_with('*')).collect();
+                let tools: Vec<&str> = patterns().map(|tool| tool.trim_end_matches('*')).collect();
+                let lengths: Vec<i64> = windows.iter().map(|window| window.length_ms).collect();
+                let parameters = given![before, limited(limit), now_ms, tools, prefixes, lengths];
                 let mut found = Vec::new();
                 for row in self.ask(&s.prunable, &parameters).await.map_err(failed)? {
                     found.extend(readable(stored(&row, false))?.map(|one| (one, row.get(5))));

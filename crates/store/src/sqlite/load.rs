@@ -179,8 +179,8 @@ impl Transaction<'_> {
                 }
                 set.surveyed.earlier = self.earlier()?;
             }
-            StoreQuery::PrunableReceipts { before, now_ms, limit } => {
-                self.load_prunable(&before, now_ms, limit, set)?
+            StoreQuery::PrunableReceipts { before, now_ms, windows, limit } => {
+                self.load_prunable(&before, now_ms, &windows, limit, set)?
             }
             StoreQuery::PrunableLogs(before, limit) => self.prunable_logs(&before, limit, set)?,
             StoreQuery::DroppableLogs(limit) => self.droppable_logs(limit, set)?,

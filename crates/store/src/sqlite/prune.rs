@@ -11,6 +11,7 @@ use toolbooth_audit::backend::pruning::{self, BLOCK, EventRules, Piece, PrunedRa
 use toolbooth_audit::backend::working::{CallName, WorkingSet};
 use toolbooth_audit::backend::writer::Failure;
 use toolbooth_audit::documents::used_before;
+use toolbooth_audit::history::{DeclaredWindow, kept_until_ms};
 use toolbooth_audit::reads::PrunedLog;
 use toolbooth_contracts::receipt::AuditPlace;
 
@@ -37,12 +38,13 @@ fn event_text(place: i64, body: &[u8]) -> Result<String, Failure> {
 }
 
 impl Transaction<'_> {
-    /// Loads receipts that settled before `before` and that no window counts at `now_ms`, at most
+    /// Loads receipts that settled before `before` and that none of the windows counts at `now_ms`, at most
     /// `limit`, oldest claims first. The next step continues where this one ends.
     pub(super) fn load_prunable(
         &self,
         before: &str,
         now_ms: i64,
+        windows: &[DeclaredWindow],
         limit: usize,
         set: &mut WorkingSet,
     ) -> Result<(), Failure> {
@@ -61,7 +63,16 @@ impl Transaction<'_> {
         {
             let holds = row.get(2).map_err(failed)?;
             let id: Shown = row.get(3).map_err(failed)?;
-            if row.get(4).map_err(failed)? {
+            let stored = match row.get(4).map_err(failed)? {
+                true => None,
+                false => {
+                    let row = receipt_row(row).map_err(failed)?;
+                    let Some(stored) = self.readable(&id.0, row)? else { continue };
+                    let until_ms = kept_until_ms(&stored.receipt, windows);
+                    until_ms.is_none_or(|until_ms| until_ms <= now_ms).then_some(stored)
+                }
+            };
+            let Some(stored) = stored else {
                 counted += 1;
                 if counted == COUNTED_MAX {
                     self.receipts_seen.set(id.0);
@@ -69,9 +80,7 @@ impl Transaction<'_> {
                     return Ok(());
                 }
                 continue;
-            }
-            let row = receipt_row(row).map_err(failed)?;
-            let Some(stored) = self.readable(&id.0, row)? else { continue };
+            };
             if stored.receipt.settled_at.as_deref().is_some_and(|settled| settled < before) {
                 set.load_prunable(stored, holds);
                 found += 1;

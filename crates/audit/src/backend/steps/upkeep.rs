@@ -12,7 +12,7 @@ use super::{Step, about, log, move_to, place, snapshot};
 use crate::backend::pruning::Removal;
 use crate::backend::working::{Changes, Needs, StoreQuery, Upkeep, WorkingSet};
 use crate::claim::{self, ClaimEvent, Transition};
-use crate::history::counted_until_ms;
+use crate::history::kept_until_ms;
 use crate::ledger::{LedgerError, Moment, Prune, PruneKind, Pruned, Swept};
 use crate::note::Signer;
 
@@ -141,7 +141,8 @@ impl Step for PruneRecords {
         Needs::of(match self.prune.kind {
             PruneKind::Receipts => {
                 let now_ms = self.prune.at.epoch_ms;
-                StoreQuery::PrunableReceipts { before, now_ms, limit: PRUNE_MAX }
+                let windows = self.prune.windows.clone();
+                StoreQuery::PrunableReceipts { before, now_ms, windows, limit: PRUNE_MAX }
             }
             PruneKind::Logs => StoreQuery::PrunableLogs(before, PRUNE_MAX),
             PruneKind::Events => StoreQuery::PrunableEvents(before),
@@ -153,13 +154,11 @@ impl Step for PruneRecords {
 
     /// A receipt that holds a key leaves a tombstone, so that its key never silently runs again.
     fn decide(&self, set: &WorkingSet) -> Result<(Self::Answer, Changes), LedgerError> {
-        let Prune { kind, at, .. } = &self.prune;
+        let Prune { kind, at, windows, .. } = &self.prune;
         let (mut pruned, mut changes) = (Pruned::default(), Changes::default());
         for (stored, holds) in &set.surveyed.prunable {
             // The rows of the windows should have excluded it.
-            if counted_until_ms(&stored.receipt)
-                .is_some_and(|until| until > at.epoch_ms.unsigned_abs())
-            {
+            if kept_until_ms(&stored.receipt, windows).is_some_and(|until| until > at.epoch_ms) {
                 let id = &stored.receipt.receipt_id;
                 tracing::warn!(receipt.id = %id, "a receipt lacks rows of windows; run `audit verify`");
                 continue;

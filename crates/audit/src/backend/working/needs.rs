@@ -12,6 +12,7 @@ use crate::history::WindowName;
 pub use crate::queue::CallName;
 use crate::queue::{QueuedCall, RawCall};
 use crate::reads::{PrunedLog, WriterHead};
+use toolbooth_contracts::history::DeclaredWindow;
 
 /// A tool and a caller, the key of a rate.
 pub type RateName = (String, String);
@@ -71,6 +72,8 @@ pub enum StoreQuery {
         before: String,
         /// Only those that no window of the policy counts at this time, in milliseconds.
         now_ms: i64,
+        /// The windows that are declared.
+        windows: Vec<DeclaredWindow>,
         /// At most this number.
         limit: usize,
     },
