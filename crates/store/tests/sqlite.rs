@@ -504,6 +504,33 @@ async fn a_queued_call_and_its_result_are_believed_by_their_events() {
     }
 }
 
+#[tokio::test]
+async fn calls_of_live_workers_hide_no_call_of_a_lost_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let (first, live, lost) =
+        (open(folder.path(), "one"), open(folder.path(), "two"), open(folder.path(), "three"));
+    let call = |id: &str, at: i64| {
+        QueuedCall::new(id.into(), &Identity::local(), "{}".into(), &moment(at))
+    };
+    live.enqueue(call("waits", 1), 10).await.unwrap();
+    live.take(Vec::new()).await.unwrap().unwrap();
+    // Many more like it, which are older than the call of the lost worker.
+    Connection::open(folder.path().join(DATABASE))
+        .unwrap()
+        .execute_batch(
+            "WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < 3000)
+             INSERT INTO queue (caller, call_id, state, worker, request, enqueued)
+             SELECT caller, call_id || n, state, worker, request, enqueued FROM queue, n;",
+        )
+        .unwrap();
+    lost.enqueue(call("left", 2), 10).await.unwrap();
+    assert_eq!(lost.take(Vec::new()).await.unwrap().unwrap().call_id, "left");
+    assert_eq!(first.take(Vec::new()).await.unwrap(), None, "all workers are alive");
+    drop(lost);
+    let taken = first.take(Vec::new()).await.unwrap().unwrap();
+    assert_eq!((taken.call_id.as_str(), taken.deliveries), ("left", 2));
+}
+
 /// Writes a log with a call before each of two checkpoints, and one after them.
 async fn checkpointed(ledger: &SqliteLedger) {
     for n in 0..3 {

@@ -250,17 +250,33 @@ impl Transaction<'_> {
         &self,
         own: &std::collections::BTreeSet<CallName>,
     ) -> Result<Option<QueuedCall>, Failure> {
-        // Calls of lost workers were queued first, so they are taken first.
-        let sql = "SELECT place, worker, caller, call_id FROM queue WHERE state = 'running'
-                   ORDER BY enqueued, place LIMIT 1000";
-        let running: Vec<(i64, Option<String>, CallName)> =
-            self.all(sql, [], |row| Ok((row.get(0)?, row.get(1)?, (row.get(2)?, row.get(3)?))))?;
-        let left = running.into_iter().find(|(_, worker, name)| {
-            let has = || own.contains(name);
-            queue::is_left(worker.as_deref(), self.writer, has, |worker| self.is_lost(worker))
-        });
+        // A worker has many calls that wait for an approval, so they are looked for by their workers.
+        let sql = "SELECT DISTINCT worker FROM queue WHERE state = 'running'";
+        let workers: Vec<Option<String>> = self.all(sql, [], |row| row.get(0))?;
+        let sql = "SELECT enqueued, place, caller, call_id FROM queue
+                   WHERE state = 'running' AND worker IS ?1 ORDER BY enqueued, place";
+        let mut left: Option<(String, i64)> = None;
+        for worker in workers {
+            let is_own = worker.as_deref() == Some(self.writer);
+            let mut statement = self.connection.prepare_cached(sql).map_err(failed)?;
+            let mut rows = statement.query([&worker]).map_err(failed)?;
+            while let Some(row) = rows.next().map_err(failed)? {
+                let read = || Ok(((row.get(0)?, row.get(1)?), (row.get(2)?, row.get(3)?)));
+                let (place, name): ((String, i64), CallName) = read().map_err(failed)?;
+                let has = || own.contains(&name);
+                let is_lost = |worker: &str| self.is_lost(worker);
+                let is_left = queue::is_left(worker.as_deref(), self.writer, has, is_lost);
+                if is_left {
+                    left = left.into_iter().chain([place]).min();
+                }
+                // Those of another worker are left together.
+                if is_left || !is_own {
+                    break;
+                }
+            }
+        }
         match left {
-            Some((place, ..)) => {
+            Some((_, place)) => {
                 self.one(&format!("SELECT {CALL} FROM queue WHERE place = ?1"), [place], call)
             }
             None => self.one(
