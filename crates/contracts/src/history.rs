@@ -90,7 +90,7 @@ pub struct HistoryEntry {
     pub amount: Option<Amount>,
     /// When the call was claimed, by the store's clock, in milliseconds since 1970-01-01 UTC.
     pub at_ms: i64,
-    /// Until when the receipt must not be pruned, likewise.
+    /// Until when the receipt must not be pruned at least, likewise.
     pub until_ms: i64,
 }
 

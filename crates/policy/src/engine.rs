@@ -10,8 +10,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use toolbooth_contracts::approval::Approvers;
 use toolbooth_contracts::contract::ToolContract;
-use toolbooth_contracts::history::DeclaredWindow;
-use toolbooth_contracts::history::{CountedIn, History, WindowName};
+use toolbooth_contracts::history::{CountedIn, DeclaredWindow, History, WindowName};
 use toolbooth_contracts::trust::TrustLevel;
 use toolbooth_contracts::{CallContext, Identity};
 

@@ -230,8 +230,8 @@ pub async fn are_kept_while_they_count<L: Ledger + LedgerReads>(ledger: &L) {
         assert!(receipt.is_some(), "{call}");
     }
     // One that counts other tools does not, nor one that is too short.
-    assert_eq!(prune("tool.one.*", LONG_MS).await + prune("tool", LONG_MS).await, 1);
-    assert_eq!(prune("*", -LONG_MS).await, 0);
+    assert_eq!(prune("tool.one.*", LONG_MS).await, 1);
+    assert_eq!((prune("tool", LONG_MS).await, prune("*", -LONG_MS).await), (0, 0));
     for (call, is_there) in [("k1", true), ("k2", false), ("k3", true), ("k4", false)] {
         let receipt = ledger.receipt(&format!("receipt-{call}")).await.expect("reads");
         assert_eq!(receipt.is_some(), is_there, "{call}");

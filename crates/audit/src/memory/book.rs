@@ -22,8 +22,7 @@ use crate::backend::working::{
 use crate::backend::writer::{Backend, Failure, LogEnd};
 use crate::charges::BudgetRow;
 use crate::documents::used_before;
-use crate::history::kept_until_ms;
-use crate::history::{WindowName, WindowTotals, row_of};
+use crate::history::{WindowName, WindowTotals, kept_until_ms, row_of};
 use crate::ledger::LedgerError;
 use crate::orders::RawOrder;
 use crate::queue::{self, QueueState, QueuedCall, RawCall};

@@ -5,8 +5,7 @@
 use std::sync::Arc;
 
 use serde_json::Value;
-use toolbooth_contracts::history::CountedIn;
-use toolbooth_contracts::history::DeclaredWindow;
+use toolbooth_contracts::history::{CountedIn, DeclaredWindow};
 
 use super::bind::BoundRules;
 use super::set::RuleSet;

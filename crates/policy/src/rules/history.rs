@@ -11,8 +11,9 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
-use toolbooth_contracts::history::DeclaredWindow;
-use toolbooth_contracts::history::{Amount, CountedIn, History, WindowName, WindowSeen};
+use toolbooth_contracts::history::{
+    Amount, CountedIn, DeclaredWindow, History, WindowName, WindowSeen,
+};
 use toolbooth_contracts::id::nearest;
 use toolbooth_contracts::{CallContext, ToolPattern};
 

@@ -332,9 +332,12 @@ impl Session {
                 set.surveyed.heads = rows.iter().map(other).collect();
             }
             StoreQuery::PrunableReceipts { before, now_ms, windows, limit } => {
-                let patterns = || windows.iter().map(|window| window.tool.as_str());
-                let prefixes: Vec<bool> = patterns().map(|tool| tool.ends_with('*')).collect();
-                let tools: Vec<&str> = patterns().map(|tool| tool.trim_end_matches('*')).collect();
+                let patterns = windows.iter().map(|window| window.tool.as_str());
+                let patterns = patterns.map(|tool| match tool.strip_suffix('*') {
+                    Some(prefix) => (prefix, true),
+                    None => (tool, false),
+                });
+                let (tools, prefixes): (Vec<&str>, Vec<bool>) = patterns.unzip();
                 let lengths: Vec<i64> = windows.iter().map(|window| window.length_ms).collect();
                 let parameters = given![before, limited(limit), now_ms, tools, prefixes, lengths];
                 let mut found = Vec::new();

@@ -200,13 +200,14 @@ statements! {
         "SELECT {RECEIPT}, false, EXISTS (SELECT 1 FROM keys k WHERE k.receipt_id = r.receipt_id)
          FROM receipts r WHERE r.settled < $1 AND NOT EXISTS (
              SELECT 1 FROM history h WHERE h.receipt_id = r.receipt_id
-                 AND greatest(h.until_ms, h.at_ms + (
-                     SELECT max(w.length_ms)
-                     FROM unnest($4::text[], $5::bool[], $6::bigint[]) AS w (tool, is_prefix, length_ms)
-                     WHERE CASE WHEN w.is_prefix
-                         THEN starts_with(r.tool, w.tool) AND r.tool <> w.tool
-                         ELSE r.tool = w.tool END))
-                     > least($3, (extract(epoch FROM clock_timestamp()) * 1000)::bigint))
+                 AND h.until_ms > least($3, (extract(epoch FROM clock_timestamp()) * 1000)::bigint))
+         AND NOT EXISTS (
+             SELECT 1 FROM unnest($4::text[], $5::bool[], $6::bigint[]) AS w (tool, is_prefix, length_ms)
+             JOIN history h ON h.receipt_id = r.receipt_id AND h.at_ms + w.length_ms
+                 > least($3, (extract(epoch FROM clock_timestamp()) * 1000)::bigint)
+             WHERE CASE WHEN w.is_prefix
+                 THEN starts_with(r.tool, w.tool) AND r.tool <> w.tool
+                 ELSE r.tool = w.tool END)
          LIMIT $2
          FOR UPDATE OF r SKIP LOCKED");
     // Rows are read in physical order, so the oldest are usually first.

@@ -63,32 +63,44 @@ impl Transaction<'_> {
         {
             let holds = row.get(2).map_err(failed)?;
             let id: Shown = row.get(3).map_err(failed)?;
-            let stored = match row.get(4).map_err(failed)? {
+            let is_counted: bool = row.get(4).map_err(failed)?;
+            let read = match is_counted {
                 true => None,
-                false => {
-                    let row = receipt_row(row).map_err(failed)?;
-                    let Some(stored) = self.readable(&id.0, row)? else { continue };
-                    let until_ms = kept_until_ms(&stored.receipt, windows);
-                    until_ms.is_none_or(|until_ms| until_ms <= now_ms).then_some(stored)
-                }
+                false => self.readable(&id.0, receipt_row(row).map_err(failed)?)?,
             };
-            let Some(stored) = stored else {
-                counted += 1;
-                if counted == COUNTED_MAX {
-                    self.receipts_seen.set(id.0);
-                    set.surveyed.more = true;
-                    return Ok(());
+            let old = match read {
+                Some(stored)
+                    if stored.receipt.settled_at.as_deref().is_some_and(|at| at < before) =>
+                {
+                    Some(stored)
                 }
-                continue;
+                Some(_) => {
+                    young += 1;
+                    continue;
+                }
+                None if is_counted => None,
+                None => continue,
             };
-            if stored.receipt.settled_at.as_deref().is_some_and(|settled| settled < before) {
-                set.load_prunable(stored, holds);
-                found += 1;
-                if found == limit {
-                    self.receipts_seen.set(id.0);
+            let prunable = old.filter(|stored| {
+                let until_ms = kept_until_ms(&stored.receipt, windows);
+                until_ms.is_none_or(|until_ms| until_ms <= now_ms)
+            });
+            match prunable {
+                Some(stored) => {
+                    set.load_prunable(stored, holds);
+                    found += 1;
+                    if found == limit {
+                        self.receipts_seen.set(id.0);
+                    }
                 }
-            } else {
-                young += 1;
+                None => {
+                    counted += 1;
+                    if counted == COUNTED_MAX {
+                        self.receipts_seen.set(id.0);
+                        set.surveyed.more = true;
+                        return Ok(());
+                    }
+                }
             }
         }
         Ok(())
