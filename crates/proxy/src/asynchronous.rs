@@ -5,8 +5,7 @@
 //!
 //! Path: 2. Doc: call-path.md#asynchronous-calls
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -20,6 +19,7 @@ use toolbooth_contracts::{
     CallId, CallRequest, Caller, Conversation, Effect, ErrorCode, ToolCall, ToolResult,
 };
 
+use crate::deliveries::Deliveries;
 use crate::error::KeyRefusal;
 use crate::path::{self, CallOptions};
 use crate::proxy::ToolProxy;
@@ -29,6 +29,8 @@ use crate::worker_place::{WorkerPlace, WorkerPlaces};
 const POLL: Duration = Duration::from_millis(250);
 /// How often a worker reports the progress of a call, and learns whether to stop.
 const HEARTBEAT_EVERY: Duration = Duration::from_millis(500);
+/// Of so many heartbeats, a call that waits for its approval has one: many calls can wait.
+const WAITING_HEARTBEAT: u32 = 4;
 /// First pause before the queue is asked again after a failure; it doubles up to five seconds.
 const RETRY_FIRST: Duration = Duration::from_millis(100);
 
@@ -97,16 +99,14 @@ pub struct AsyncCalls {
     queue: Arc<dyn CallQueue>,
     reads: Arc<dyn LedgerReads>,
     handed: Arc<Notify>,
-    /// Calls that this process runs: caller and id, and the number of the newest delivery. A call that was put back
-    /// can be taken again before its earlier delivery has ended.
-    running: Arc<Mutex<BTreeMap<(String, String), u64>>>,
+    deliveries: Arc<Deliveries>,
 }
 
 impl AsyncCalls {
     /// Creates the interface for asynchronous calls of `proxy`, which wait in `queue`; their receipts are
     /// in `reads`.
     pub fn new(proxy: ToolProxy, queue: Arc<dyn CallQueue>, reads: Arc<dyn LedgerReads>) -> Self {
-        Self { proxy, queue, reads, handed: Arc::new(Notify::new()), running: Arc::default() }
+        Self { proxy, queue, reads, handed: Arc::new(Notify::new()), deliveries: Arc::default() }
     }
 
     /// Submits a call.
@@ -198,7 +198,6 @@ impl AsyncCalls {
         let away_max = self.proxy.state().parts.limits.in_flight_max;
         let places = WorkerPlaces::new(at_once, away_max);
         let mut pause = RETRY_FIRST;
-        let mut deliveries: u64 = 0;
         loop {
             let place = tokio::select! {
                 place = places.take() => place,
@@ -207,7 +206,7 @@ impl AsyncCalls {
             if stop.is_cancelled() {
                 return;
             }
-            let idle = match self.queue.take(self.own()).await {
+            let idle = match self.queue.take(self.deliveries.names()).await {
                 Ok(Some(call)) if stop.is_cancelled() || self.proxy.is_ending() => {
                     self.put_back(&call).await;
                     return;
@@ -215,9 +214,7 @@ impl AsyncCalls {
                 Ok(Some(call)) => {
                     pause = RETRY_FIRST;
                     let name = (call.caller.clone(), call.call_id.clone());
-                    deliveries += 1;
-                    let delivery = deliveries;
-                    self.locked().insert(name.clone(), delivery);
+                    let delivery = self.deliveries.begin(name.clone());
                     let this = self.clone();
                     self.proxy.state().queued.spawn(async move {
                         // A call that breaks its worker is left to the next delivery.
@@ -228,7 +225,7 @@ impl AsyncCalls {
                         if let Err(error) = running.await {
                             tracing::error!(%error, "a queued call broke its worker");
                         }
-                        this.ended(&name, delivery);
+                        this.deliveries.end(&name, delivery);
                         drop(place);
                     });
                     continue;
@@ -246,22 +243,6 @@ impl AsyncCalls {
                 () = self.handed.notified() => (),
                 () = stop.cancelled() => return,
             }
-        }
-    }
-
-    fn locked(&self) -> MutexGuard<'_, BTreeMap<(String, String), u64>> {
-        self.running.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn own(&self) -> Vec<(String, String)> {
-        self.locked().keys().cloned().collect()
-    }
-
-    /// Forgets a call whose delivery has ended, unless it was delivered again meanwhile.
-    fn ended(&self, name: &(String, String), delivery: u64) {
-        let mut running = self.locked();
-        if running.get(name) == Some(&delivery) {
-            running.remove(name);
         }
     }
 
@@ -361,16 +342,22 @@ impl AsyncCalls {
         }
         let caller = Caller::authenticated(identity);
         let dedup_key = Some(dedup_key);
-        let options = CallOptions { dedup_key, place: Some(place), ..CallOptions::default() };
+        let place_of_call = Some(place.clone());
+        let options = CallOptions { dedup_key, place: place_of_call, ..CallOptions::default() };
         let running = self.proxy.run(ToolCall::new(request, caller), conversation, options);
         tokio::pin!(running);
         let mut beat = tokio::time::interval(HEARTBEAT_EVERY);
+        let mut beats: u32 = 0;
         let mut progress: Option<Progress> = None;
         loop {
             tokio::select! {
                 walked = &mut running => return walked.result,
                 Ok(newest) = counterpart.progress.recv() => progress = Some(newest),
                 _ = beat.tick() => {
+                    beats = beats.wrapping_add(1);
+                    if place.is_away() && !beats.is_multiple_of(WAITING_HEARTBEAT) {
+                        continue;
+                    }
                     let told = progress.take().map(|progress| json!(progress));
                     match self.queue.heartbeat(&call.caller, &call.call_id, told).await {
                         Ok(Heartbeat::Cancel) => counterpart.cancel.cancel(),

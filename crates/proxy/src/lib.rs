@@ -6,6 +6,7 @@ mod argument_rules;
 mod asynchronous;
 mod catalogue;
 mod cursor;
+mod deliveries;
 mod entry;
 mod error;
 mod executors;

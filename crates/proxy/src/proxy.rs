@@ -183,7 +183,8 @@ impl ToolProxy {
     }
 
     /// Whether the proxy accepts no further calls, because it is shutting down.
-    pub(crate) fn is_ending(&self) -> bool {
+    #[must_use]
+    pub fn is_ending(&self) -> bool {
         self.0.slots.is_closed()
     }
 

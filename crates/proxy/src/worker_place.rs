@@ -59,10 +59,14 @@ impl WorkerPlace {
 
     /// Waits for a place after [`WorkerPlace::leave`].
     pub(crate) async fn take_again(&self) {
-        if self.locked().is_away {
+        if self.is_away() {
             let permit = Arc::clone(&self.0.all.places).acquire_owned().await.ok();
             self.set(Held { is_away: false, _permit: permit });
         }
+    }
+
+    pub(crate) fn is_away(&self) -> bool {
+        self.locked().is_away
     }
 
     fn locked(&self) -> MutexGuard<'_, Held> {
