@@ -2,7 +2,7 @@
 //!
 //! Doc: formats.md
 
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 
 use serde::Serialize;
 use serde_json::Value;
@@ -46,6 +46,15 @@ fn terminal_safe(json: String) -> String {
     out
 }
 
+/// Returns lines as a terminal can show them: JSON stays the same JSON.
+pub(crate) fn for_terminal(lines: &str) -> String {
+    let shown = |line: &str| match serde_json::from_str::<serde::de::IgnoredAny>(line) {
+        Ok(_) => terminal_safe(line.to_owned()),
+        Err(_) => printable(line),
+    };
+    lines.lines().map(|line| shown(line) + "\n").collect()
+}
+
 /// Prints a line. A closed reader is not an error.
 pub(crate) fn line(text: &str) {
     let mut out = std::io::stdout().lock();
@@ -56,6 +65,14 @@ pub(crate) fn line(text: &str) {
 /// Prints a line that contains foreign text, with invisible characters escaped.
 pub(crate) fn foreign(text: &str) {
     line(&printable(text));
+}
+
+/// Prints lines unchanged, or on a terminal as it can show them.
+pub(crate) fn lines(lines: &str) {
+    match std::io::stdout().is_terminal() {
+        true => text(&for_terminal(lines)),
+        false => text(lines),
+    }
 }
 
 /// Prints text unchanged.
@@ -89,7 +106,7 @@ pub(crate) fn table(headings: &[&str], rows: &[Vec<String>]) {
 }
 
 /// Returns a cell without characters that a terminal would interpret.
-pub(crate) fn printable(cell: &str) -> String {
+fn printable(cell: &str) -> String {
     let cell: String =
         cell.chars().map(|c| if matches!(c, '\n' | '\r' | '\t') { ' ' } else { c }).collect();
     toolbooth_registry::suspicion::visible(&cell)
@@ -117,5 +134,13 @@ mod tests {
         let shown = ['\u{7f}', '\u{9b}', '\u{202e}', '\u{2066}', '\u{2028}', '\u{1b}'];
         assert!(!safe.contains(shown) && safe.contains("\\u009b") && safe.contains('\u{e9}'));
         assert_eq!(terminal_safe(r#"{"a":"\u001b é"}"#.to_owned()), r#"{"a":"\u001b é"}"#);
+    }
+
+    #[test]
+    fn exported_lines_do_not_steer_a_terminal() {
+        let lines = "{\"a\":\"\u{9b}31m\"}\nid,\u{1b}[31m,\u{9b}2J\n";
+        let shown = for_terminal(lines);
+        assert!(shown.starts_with("{\"a\":\"\\u009b31m\"}\nid,"), "{shown}");
+        assert!(!shown.contains(['\u{1b}', '\u{9b}']) && shown.ends_with('\n'), "{shown}");
     }
 }

@@ -110,7 +110,7 @@ pub(super) fn print_events(
             for event in events {
                 bytes.extend(csv_line(&csv_cells(event))?);
             }
-            output::text(&String::from_utf8_lossy(&bytes));
+            output::lines(&String::from_utf8_lossy(&bytes));
         }
         EventFormat::Table => {
             let rows: Vec<Vec<String>> = events

@@ -51,11 +51,10 @@ impl Target {
     /// Writes a line, with its end; `false` if the reader is closed.
     fn write(&mut self, text: &[u8]) -> Result<bool, Failure> {
         let written = match self.is_terminal {
-            true => writeln!(
-                self.out,
-                "{}",
-                output::printable(String::from_utf8_lossy(text).trim_end())
-            ),
+            true => {
+                let lines = output::for_terminal(&String::from_utf8_lossy(text));
+                self.out.write_all(lines.as_bytes())
+            }
             false => self.out.write_all(text),
         };
         match written {
