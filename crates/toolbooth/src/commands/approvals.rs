@@ -175,15 +175,18 @@ async fn decide(
         Ok(Decided::Already(approval)) if is_unknown && has_decided(&approval, grants) => {
             Ok(approval)
         }
-        Ok(decided) => decision(decided, id),
-        Err(failure) => Err(failure),
+        Ok(decided) => {
+            let is_sure = matches!(decided, Decided::Missing | Decided::OwnCall | Decided::Denied);
+            decision(decided, id).map_err(|failure| (failure, is_unknown && !is_sure))
+        }
+        Err(failure) => Err((failure, is_unknown)),
     };
     match decided {
         Ok(approval) => show_decision(&approval, format),
-        Err(failure) if is_unknown => Err(failure.hint(format!(
+        Err((failure, true)) => Err(failure.hint(format!(
             "a gateway that has not answered may have decided: see `toolbooth approvals show {id}`"
         ))),
-        Err(failure) => Err(failure),
+        Err((failure, false)) => Err(failure),
     }
 }
 

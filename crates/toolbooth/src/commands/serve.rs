@@ -290,7 +290,9 @@ async fn maintain(runtime: Arc<Runtime>, socket: Option<OperatorSocket>) {
     let renewing = async {
         loop {
             tokio::time::sleep(RENEW_EVERY).await;
-            if let Err(failure) = runtime.maintain().await {
+            if let Err(failure) = runtime.maintain().await
+                && !runtime.proxy.is_ending()
+            {
                 tracing::error!(reason = failure.message, "the store does not answer");
             }
             offline::remember_names(&runtime.offline);
