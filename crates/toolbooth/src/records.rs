@@ -119,11 +119,10 @@ pub(crate) async fn open(
     }
     let folder = loaded.data.clone();
     let opening = tokio::task::spawn_blocking(move || {
-        let bytes_max = match bytes_max {
+        let bytes_max = Some(match bytes_max {
             None => sqlite::standard_bytes_max(&StoreFolder::create(&folder)?)?,
             Some(chosen) => chosen,
-        };
-        let bytes_max = Some(bytes_max);
+        });
         let options = SqliteOptions {
             durability,
             signer,

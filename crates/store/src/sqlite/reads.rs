@@ -34,13 +34,12 @@ use super::approvals;
 use super::compact::Shown;
 use super::connection::connect_to_read;
 use super::error::OpenError;
-use super::folder::StoreFolder;
 use super::log_pages::{RawText, log_page, pruned_ranges, writer_name};
 use super::queries::{EVENT, body, budget_row, limited, orders, readable, window};
 use super::rows::{CALL, HEAD, call, head_of};
 use super::schema::place;
 use super::search_index::{self, Lookup};
-use super::{is_damage, schema, unavailable};
+use super::{StoreFolder, is_damage, schema, unavailable};
 use crate::packing;
 
 /// Reader threads, each with its own connections.
