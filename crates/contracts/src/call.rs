@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 #[cfg(feature = "schemars")]
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 
 use crate::caller::Caller;
@@ -19,7 +19,7 @@ pub struct CallRequest {
     /// The tool, by id.
     pub tool_id: String,
     /// The arguments, an object; raw until the guard parses it, absent = `{}`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "raw", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(
         feature = "schemars",
         schemars(with = "Option<serde_json::Map<String, serde_json::Value>>")
@@ -28,6 +28,11 @@ pub struct CallRequest {
     /// The context that the agent claims.
     #[serde(default)]
     pub context: CallContext,
+}
+
+/// Reads a member that is there: `null` is a value, which the guard refuses.
+fn raw<'de, D: Deserializer<'de>>(reader: D) -> Result<Option<Box<RawValue>>, D::Error> {
+    Box::<RawValue>::deserialize(reader).map(Some)
 }
 
 /// Claims of the agent about itself and the call. None of them is trusted.

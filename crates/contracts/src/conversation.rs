@@ -173,20 +173,34 @@ pub struct Counterpart {
 #[derive(Debug, Clone)]
 pub struct CancelHandle {
     channel: Sender<std::convert::Infallible>,
-    /// Set before the channel closes, because a dropped handle also closes it and is not a cancel.
-    told: Arc<AtomicBool>,
+    told: Arc<Told>,
+}
+
+/// What a handle has told. It is set before the channel closes, because a dropped handle also closes it and is not a
+/// cancel.
+#[derive(Debug, Default)]
+struct Told {
+    is_cancelled: AtomicBool,
+    is_gone: AtomicBool,
 }
 
 impl CancelHandle {
     /// Tells the tool to stop; the tool has a grace period to do so.
     pub fn cancel(&self) {
-        self.told.store(true, Ordering::SeqCst);
+        self.told.is_cancelled.store(true, Ordering::SeqCst);
         self.channel.close();
+    }
+
+    /// Tells that the caller is gone without having cancelled. What has no effect ends; a tool that may have one goes
+    /// on until its effect is known.
+    pub fn hang_up(&self) {
+        self.told.is_gone.store(true, Ordering::SeqCst);
+        self.cancel();
     }
 
     fn pair() -> (Self, Cancelled) {
         let (channel, closed) = async_channel::bounded(1);
-        let told = Arc::new(AtomicBool::new(false));
+        let told = Arc::<Told>::default();
         (Self { channel, told: Arc::clone(&told) }, Cancelled { closed, told })
     }
 }
@@ -195,7 +209,7 @@ impl CancelHandle {
 #[derive(Debug, Clone)]
 struct Cancelled {
     closed: Receiver<std::convert::Infallible>,
-    told: Arc<AtomicBool>,
+    told: Arc<Told>,
 }
 
 impl Conversation {
@@ -294,7 +308,7 @@ impl Conversation {
         }
     }
 
-    /// Resolves when the caller cancels the tool. Cancel-safe.
+    /// Resolves when the caller cancels the tool, or is gone. Cancel-safe.
     pub async fn cancelled(&self) {
         // The channel carries no messages; it only closes. A dropped handle must not look like a cancel.
         match self.cancelled.closed.recv().await {
@@ -304,10 +318,16 @@ impl Conversation {
         }
     }
 
-    /// Whether the caller has cancelled the tool.
+    /// Whether the caller has cancelled the tool, or is gone.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
-        self.cancelled.told.load(Ordering::SeqCst)
+        self.cancelled.told.is_cancelled.load(Ordering::SeqCst)
+    }
+
+    /// Whether the caller is gone without having cancelled.
+    #[must_use]
+    pub fn has_hung_up(&self) -> bool {
+        self.cancelled.told.is_gone.load(Ordering::SeqCst)
     }
 }
 

@@ -173,9 +173,15 @@ pub(crate) fn enter<A>(
         Some(Err(error)) => (state.parts.ids.next(), Some(error.to_string())),
     };
     let too_long = too_long(&context);
+    // A retry that has lost its key must not run again unnoticed.
+    let is_blank = context.idempotency_key.as_ref().is_some_and(|key| key.trim().is_empty());
     let trail = Box::new(CallTrail::begin(state, name, call_id, caller, context));
     if let Some(name) = too_long {
         let message = format!("`{name}` has more than {NAME_BYTES_MAX} bytes");
+        return Err(Refused::new(trail, ErrorCode::InvalidArgs).saying(message));
+    }
+    if is_blank {
+        let message = "the idempotency key must not be blank";
         return Err(Refused::new(trail, ErrorCode::InvalidArgs).saying(message));
     }
     let trail = examine(&mut asked, trail)?;

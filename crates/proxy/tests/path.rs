@@ -626,6 +626,77 @@ async fn a_cancelled_call_is_settled_by_what_the_tool_says() {
 }
 
 #[tokio::test]
+async fn a_blank_key_and_arguments_that_are_null_are_refused() {
+    let ledger = memory();
+    let tool = answering(Outcome::Done(ToolOutput::text("ok")));
+    let world = world(&entry(), Authorizer::new(on()));
+    let proxy = ToolProxy::new(parts(world, Arc::clone(&ledger) as _, tool));
+    for key in ["", "  "] {
+        let result = call(&proxy, request("{}", Some(key))).await;
+        holds(&ledger, &result, ErrorCode::InvalidArgs).await;
+    }
+    let null = r#"{"toolId": "shop.order", "args": null}"#;
+    let null: CallRequest = serde_json::from_str(null).unwrap();
+    let result = call(&proxy, CallRequest { args: null.args, ..request("{}", None) }).await;
+    holds(&ledger, &result, ErrorCode::InvalidArgs).await;
+}
+
+#[tokio::test]
+async fn a_caller_that_is_gone_ends_what_has_no_effect() {
+    /// Says that it has begun, and whether it was cancelled once it may go on.
+    struct Patient(async_channel::Sender<()>, async_channel::Receiver<()>);
+    #[async_trait]
+    impl Executor for Patient {
+        async fn execute(&self, _: Dispatch, conversation: Conversation) -> Outcome {
+            self.0.send(()).await.unwrap();
+            tokio::select! {
+                () = conversation.cancelled() => Outcome::Done(ToolOutput::text("cancelled")),
+                gone_on = self.1.recv() => {
+                    gone_on.unwrap();
+                    Outcome::Done(ToolOutput::text("whole"))
+                }
+            }
+        }
+        async fn readiness(&self, _: &ToolContract, _: bool) -> Readiness {
+            Readiness::Ready
+        }
+    }
+    for read_only in [false, true] {
+        let ((begun, has_begun), (go, gate)) =
+            (async_channel::bounded(1), async_channel::bounded(1));
+        let entry = with("/policy", json!({"readOnly": read_only}));
+        let tool = Patient(begun, gate);
+        let proxy =
+            ToolProxy::new(parts(world(&entry, Authorizer::new(on())), memory() as _, tool));
+        let (conversation, caller) = Conversation::detached();
+        let calling = proxy.call(ToolCall::new(request("{}", None), Caller::local()), conversation);
+        let (result, ()) = tokio::join!(calling, async {
+            has_begun.recv().await.unwrap();
+            caller.hang_up();
+            // A cancellation would arrive before.
+            for _ in 0..10 {
+                tokio::task::yield_now().await;
+            }
+            let _ = go.send(()).await;
+        });
+        let expected = read_only.then_some(ErrorCode::Cancelled);
+        assert_eq!(result.error.as_ref().map(|error| error.code), expected, "{result:?}");
+        assert!(read_only || result.content[0].as_text().as_deref() == Some("whole"), "{result:?}");
+    }
+    // A call that is not dispatched yet does not start.
+    let (begun, has_begun) = async_channel::bounded(1);
+    let (_go, gate) = async_channel::bounded(1);
+    let policy = Authorizer::new(on());
+    let proxy = ToolProxy::new(parts(world(&entry(), policy), memory() as _, Patient(begun, gate)));
+    let (conversation, caller) = Conversation::detached();
+    caller.hang_up();
+    let call = ToolCall::new(request("{}", None), Caller::local());
+    let result = proxy.call(call, conversation).await;
+    assert_eq!(result.error.map(|error| error.code), Some(ErrorCode::Cancelled));
+    assert!(has_begun.is_empty());
+}
+
+#[tokio::test]
 async fn limits_and_conflicts_are_refused_at_the_claim() {
     let ledger = memory();
     let proxy = ToolProxy::new(parts(

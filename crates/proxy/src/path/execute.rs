@@ -163,7 +163,10 @@ async fn try_run(
                 break ErrorCode::Cancelled;
             }
             () = conversation.cancelled(), if !cancel_passed_on => {
-                cancel.cancel();
+                // The tool of a caller that is only gone may finish what it has begun.
+                if !conversation.has_hung_up() {
+                    cancel.cancel();
+                }
                 cancel_passed_on = true;
                 // A read-only tool is abandoned; others run until their effect is known.
                 if read_only {

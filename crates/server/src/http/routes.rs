@@ -22,12 +22,12 @@ use super::{HttpDoor, Problem, ProblemCode, read_json};
 const PAGE_DEFAULT: usize = 500;
 const PAGE_MAX: usize = 5_000;
 
-/// Cancels the call when the client disconnects: the route's future is dropped then.
-struct CancelOnDrop(CancelHandle);
+/// Tells the call when the client disconnects: the route's future is dropped then.
+struct HangUpOnDrop(CancelHandle);
 
-impl Drop for CancelOnDrop {
+impl Drop for HangUpOnDrop {
     fn drop(&mut self) {
-        self.0.cancel();
+        self.0.hang_up();
     }
 }
 
@@ -46,6 +46,9 @@ pub(super) async fn call(
         Ok(request) => request,
         Err(error) => return bad(format!("the body is no call: {error}")),
     };
+    if headers.get_all("idempotency-key").iter().count() > 1 {
+        return bad("there are two headers `Idempotency-Key`".to_owned());
+    }
     if let Some(key) = headers.get("idempotency-key") {
         let Ok(key) = key.to_str() else {
             return bad("the header `Idempotency-Key` is not text".to_owned());
@@ -64,13 +67,13 @@ pub(super) async fn call(
         return submit(&door, request, &caller).await;
     }
     let (conversation, cancel) = Conversation::detached();
-    let cancel_on_drop = CancelOnDrop(cancel);
+    let hang_up_on_drop = HangUpOnDrop(cancel);
     let result = door.gateway.proxy.call(ToolCall::new(request, caller), conversation).await;
     let answer = match Problem::of(&result) {
         Some(problem) => problem.into_response(),
         None => Json(result).into_response(),
     };
-    drop(cancel_on_drop);
+    drop(hang_up_on_drop);
     answer
 }
 
