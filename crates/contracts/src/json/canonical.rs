@@ -8,9 +8,9 @@ use serde_json::{Map, Value};
 
 use super::tokens::plain_length;
 
-/// Returns the canonical form for digests: RFC 8785, except that integers are written digit for digit.
-/// RFC 8785 would round integers beyond 2⁵³, and two different arguments would have the same hash.
-/// Literals with `.` or `e` are doubles (`1.0` equals `1`), and `-0` is `0`.
+/// Returns the canonical form for digests: RFC 8785, except that integers are written digit for digit, and so are
+/// decimals that no double prints. RFC 8785 would round both, and two different arguments would have the same hash.
+/// Equal numbers have one form (`1.0` is `1`, and `-0` is `0`), but for integers of more than 21 digits.
 #[must_use]
 pub fn canonical(value: &Value) -> String {
     let mut out = String::new();
@@ -69,11 +69,61 @@ fn canonical_number(literal: &str) -> String {
     if literal.bytes().any(|byte| matches!(byte, b'.' | b'e' | b'E')) {
         let double: f64 = literal.parse().unwrap_or(f64::NAN);
         // ECMAScript prints `-0.0` as `0`, and so does this form.
-        ryu_js::Buffer::new().format(double).to_owned()
+        let short = ryu_js::Buffer::new().format(double).to_owned();
+        match Decimal::of(literal) {
+            Some(exact) if Decimal::of(&short).as_ref() != Some(&exact) => exact.to_string(),
+            Some(_) => short,
+            // Its exponent is beyond all numbers.
+            None => literal.to_owned(),
+        }
     } else if literal == "-0" {
         "0".to_owned()
     } else {
         literal.to_owned()
+    }
+}
+
+/// The digits of a number without zeros at their ends, and the power of ten by which they are multiplied.
+#[derive(PartialEq, Eq)]
+struct Decimal {
+    is_negative: bool,
+    digits: String,
+    exponent: i64,
+}
+
+impl Decimal {
+    fn of(literal: &str) -> Option<Self> {
+        let (is_negative, rest) = match literal.strip_prefix('-') {
+            Some(rest) => (true, rest),
+            None => (false, literal),
+        };
+        let (digits, exponent) = rest.split_once(['e', 'E']).unwrap_or((rest, "0"));
+        let (ones, fraction) = digits.split_once('.').unwrap_or((digits, ""));
+        let digits = format!("{ones}{fraction}");
+        let significant = digits.trim_end_matches('0');
+        let shift = digits.len().checked_sub(significant.len())?;
+        let shift = i64::try_from(shift).ok()? - i64::try_from(fraction.len()).ok()?;
+        let exponent = exponent.parse::<i64>().ok()?.checked_add(shift)?;
+        Some(match significant.trim_start_matches('0') {
+            "" => Self { is_negative: false, digits: "0".to_owned(), exponent: 0 },
+            digits => Self { is_negative, digits: digits.to_owned(), exponent },
+        })
+    }
+}
+
+/// Zeros that a number is written with, at most, in place of an exponent.
+const ZEROS_MAX: i64 = 21;
+
+impl fmt::Display for Decimal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { is_negative, digits, exponent } = self;
+        f.write_str(if *is_negative { "-" } else { "" })?;
+        match exponent {
+            0..=ZEROS_MAX => {
+                (0..*exponent).try_fold(f.write_str(digits)?, |(), _| f.write_char('0'))
+            }
+            _ => write!(f, "{digits}e{exponent}"),
+        }
     }
 }
 
@@ -173,5 +223,52 @@ impl CanonicalObject {
     pub(crate) fn end(mut self) -> String {
         self.out.push_str(if self.out.is_empty() { "{}" } else { "}" });
         self.out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn equal_numbers_have_one_form_and_others_have_others() {
+        for same in [
+            &["1", "1.0", "1e0", "10e-1", "0.1E+1"][..],
+            &["0", "-0", "0.0", "-0e9", "0e-400"],
+            &["0.1", "1e-1", "0.10"],
+            &["9007199254740993", "9007199254740993.0", "9007199254740993e0"],
+            &["0.1000000000000000055", "1000000000000000055e-19"],
+            &["-1e-400", "-0.1e-399"],
+            &["1e400", "10e399"],
+            &["1.5e21", "15e20"],
+        ] {
+            let forms: Vec<String> = same.iter().map(|one| canonical_number(one)).collect();
+            assert!(forms.iter().all(|form| *form == forms[0]), "{forms:?}");
+        }
+        for [one, other] in [
+            ["9007199254740992.0", "9007199254740993.0"],
+            ["0.1", "0.1000000000000000055"],
+            ["0", "1e-400"],
+            ["1e400", "1e401"],
+            ["-0.30000000000000001", "0.30000000000000001"],
+        ] {
+            assert_ne!(canonical_number(one), canonical_number(other));
+        }
+        assert_eq!(canonical_number("1.50"), "1.5");
+        assert_eq!(canonical_number("123456789012345678.9"), "1234567890123456789e-1");
+        let beyond = format!("1e{}", "9".repeat(30));
+        assert_eq!(canonical_number(&beyond), beyond);
+    }
+
+    proptest! {
+        #[test]
+        fn doubles_are_as_in_rfc_8785(bits in any::<u64>()) {
+            let double = f64::from_bits(bits);
+            prop_assume!(double.is_finite());
+            let form = ryu_js::Buffer::new().format(double).to_owned();
+            prop_assert_eq!(canonical_number(&format!("{double:e}")), form);
+        }
     }
 }
