@@ -102,6 +102,10 @@ impl TryFrom<String> for CallId {
         if text.trim().is_empty() {
             return Err(InvalidName("a call id must not be blank".to_owned()));
         }
+        // Programs get it as a variable of their environment, which cannot have this character.
+        if text.contains('\0') {
+            return Err(InvalidName("a call id must not contain U+0000".to_owned()));
+        }
         if text.chars().count() > CALL_ID_MAX {
             return Err(InvalidName(format!("a call id has at most {CALL_ID_MAX} characters")));
         }

@@ -247,11 +247,18 @@ fn execution(entry: &RegistryEntry<'_>, report: &mut Report) {
     }
 }
 
-/// Whether a text is `*`, or a host followed by a port or by `*` as the port.
+/// Whether a text is `*`, or a host followed by a port or by `*` as the port. Every host at every port is none.
 fn is_host(text: &str) -> bool {
     let Some((host, port)) = text.rsplit_once(':') else { return text == "*" };
-    let fits = |c: char| c.is_ascii_alphanumeric() || "-._:*[]".contains(c);
-    !host.is_empty() && host.chars().all(fits) && (port == "*" || port.parse::<u16>().is_ok())
+    let is_number = port.parse::<u16>().is_ok();
+    if host == "*" {
+        return is_number;
+    }
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    let host = host.strip_suffix('.').unwrap_or(host);
+    let name = host.strip_prefix("*.").unwrap_or(host);
+    let fits = |c: char| c.is_ascii_alphanumeric() || "-._:".contains(c);
+    !name.is_empty() && name.chars().all(fits) && (port == "*" || is_number)
 }
 
 fn sandbox(entry: &RegistryEntry<'_>, report: &mut Report) {

@@ -172,6 +172,14 @@ fn every_code_has_an_entry_that_shows_it() {
             "invalid-sandbox",
             "sandbox.net.hosts.1",
         ),
+        (
+            with(
+                "/sandbox/net",
+                json!({"hosts": ["*", "*.a.example:*", "[::1]:80", "*:80", "*:*"]}),
+            ),
+            "invalid-sandbox",
+            "sandbox.net.hosts.4",
+        ),
         (with("/policy/timoutMs", json!(5)), "misspelled-field", "policy.timoutMs"),
         (with("/policy/rateLimitPermin", json!(5)), "misspelled-field", "policy.rateLimitPermin"),
     ];
