@@ -162,6 +162,26 @@ fn ambiguous_and_malformed_requests_are_refused() {
             "coded body",
             format!("POST /v1/calls HTTP/1.1\r\nHost: {at}\r\nTransfer-Encoding: gzip\r\n{rest}"),
         ),
+        (
+            "two equal lengths",
+            format!("POST /v1/calls HTTP/1.1\r\nHost: {at}\r\nContent-Length: {length}\r\n{rest}"),
+        ),
+        (
+            "a length and chunks",
+            chunks(&format!("{length:x}\r\n{CALL}\r\n0\r\n\r\n"))
+                .replace(JSON, &format!("{JSON}Content-Length: {length}\r\n")),
+        ),
+        (
+            "a coding before chunks",
+            chunks(&format!("{length:x}\r\n{CALL}\r\n0\r\n\r\n"))
+                .replace("chunked", "gzip, chunked"),
+        ),
+        (
+            "two keys",
+            format!(
+                "POST /v1/calls HTTP/1.1\r\nHost: {at}\r\nIdempotency-Key: a\r\nIdempotency-Key: b\r\n{rest}"
+            ),
+        ),
         ("no HTTP", "hello\r\n\r\n".to_owned()),
         ("LF after the request line", format!("POST /v1/calls HTTP/1.1\nHost: {at}\r\n{rest}")),
         ("LF after a header", format!("POST /v1/calls HTTP/1.1\r\nHost: {at}\n{rest}")),

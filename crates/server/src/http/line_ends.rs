@@ -1,5 +1,5 @@
-//! Rejects heads in which a line ends with LF alone, because an intermediary may read such lines
-//! differently (RFC 9112, 2.2).
+//! Rejects heads that an intermediary may read differently: a line ends with LF alone (RFC 9112, 2.2), or the
+//! length of the body is stated twice, or in another way than by a number or `chunked` (RFC 9112, 6.3).
 //!
 //! Path: 1. Doc: front-doors.md#who-may-call
 
@@ -30,6 +30,8 @@ pub(super) struct LineEnds {
     after_return: bool,
     /// Whether a line of the head has arrived.
     has_line: bool,
+    /// Whether a line has stated the length of the body.
+    is_framed: bool,
     length: u64,
     is_chunked: bool,
 }
@@ -41,6 +43,7 @@ impl Default for LineEnds {
             line: Vec::new(),
             after_return: false,
             has_line: false,
+            is_framed: false,
             length: 0,
             is_chunked: false,
         }
@@ -48,7 +51,8 @@ impl Default for LineEnds {
 }
 
 impl LineEnds {
-    /// Examines received bytes. Replaces a bare LF in a head by a byte that the parser rejects.
+    /// Examines received bytes. Replaces a bare LF in a head, and the LF of a line that makes the length of the body
+    /// ambiguous, by a byte that the parser rejects.
     pub(super) fn check(&mut self, bytes: &mut [u8]) {
         let mut rest = bytes;
         while !rest.is_empty() {
@@ -93,34 +97,43 @@ impl LineEnds {
         let line = std::mem::take(&mut self.line);
         if line != b"\r" {
             self.has_line = true;
-            self.framing(&line);
+            if !self.framing(&line) {
+                *byte = REFUSED;
+                self.state = State::Refused;
+            }
         } else if self.has_line {
             self.state = match (self.is_chunked, self.length) {
                 (true, _) => State::Lost,
                 (false, 0) => State::Head,
                 (false, length) => State::Body(length),
             };
-            (self.has_line, self.length, self.is_chunked) = (false, 0, false);
+            (self.has_line, self.is_framed) = (false, false);
+            (self.length, self.is_chunked) = (0, false);
         }
     }
 
-    /// Reads the framing of the body from a header line.
-    fn framing(&mut self, line: &[u8]) {
-        let Some(at) = line.iter().position(|byte| *byte == b':') else { return };
+    /// Reads the framing of the body from a header line; `false` if it is ambiguous.
+    fn framing(&mut self, line: &[u8]) -> bool {
+        let Some(at) = line.iter().position(|byte| *byte == b':') else { return true };
         let (name, value) = line.split_at(at);
-        if name.eq_ignore_ascii_case(b"transfer-encoding") {
-            self.is_chunked = true;
-        } else if name.eq_ignore_ascii_case(b"content-length") {
-            // The value of a longer line is unknown, because only the beginning of the line is
-            // stored.
-            let value = value.get(1..).filter(|_| line.len() < LINE_BYTES);
-            let value = value.and_then(|value| std::str::from_utf8(value).ok());
-            match value.and_then(|value| value.trim().parse().ok()) {
-                Some(length) => self.length = length,
-                // The parser rejects this value, or reads it in an unknown way.
-                None => self.is_chunked = true,
-            }
+        let is_coding = name.eq_ignore_ascii_case(b"transfer-encoding");
+        if !is_coding && !name.eq_ignore_ascii_case(b"content-length") {
+            return true;
         }
+        // The value of a longer line is unknown, because only the beginning of the line is stored.
+        let value = value.get(1..).filter(|_| line.len() < LINE_BYTES);
+        let value = value.and_then(|value| std::str::from_utf8(value).ok()).map(str::trim);
+        let is_first = !std::mem::replace(&mut self.is_framed, true);
+        if is_coding {
+            self.is_chunked = true;
+            return is_first && value.is_some_and(|value| value.eq_ignore_ascii_case("chunked"));
+        }
+        match value.and_then(|value| value.parse().ok()) {
+            Some(length) => self.length = length,
+            // The parser rejects this value, or reads it in an unknown way.
+            None => self.is_chunked = true,
+        }
+        is_first
     }
 }
 
@@ -155,6 +168,24 @@ mod tests {
                 assert_eq!(later.matches('\0').count(), 1, "{text:?}");
             }
         }
+    }
+
+    #[test]
+    fn a_body_with_two_lengths_is_refused() {
+        let (five, ten) = ("Content-Length: 5\r\n", "content-length: 10\r\n");
+        let chunked = "Transfer-Encoding: chunked\r\n";
+        for two in [[five, five], [five, ten], [five, chunked], [chunked, five], [chunked, chunked]]
+        {
+            let text = format!("POST / HTTP/1.1\r\n{}Host: h\r\n\r\n", two.concat());
+            assert_eq!(given(&text, 3).matches('\0').count(), 1, "{text:?}");
+        }
+        for coding in ["gzip", "gzip, chunked", "chunked, chunked", "identity", ""] {
+            let text = format!("POST / HTTP/1.1\r\nTransfer-Encoding: {coding}\r\n\r\n");
+            assert_eq!(given(&text, 3).matches('\0').count(), 1, "{text:?}");
+        }
+        // Each request has a length of its own.
+        let one = "POST / HTTP/1.1\r\nContent-Length: 5\r\n\r\nabcde";
+        assert_eq!(given(&one.repeat(2), 3), one.repeat(2));
     }
 
     #[test]
