@@ -13,6 +13,8 @@ use super::schema;
 
 /// Files next to the database that store the wire names of tools and prompts.
 const NAMES: [&str; 2] = ["wire-names.json", "prompt-names.json"];
+/// The pins of listings. Without them a changed tool would be pinned as if it was new.
+const PINS: &str = "tools.pins.json";
 
 fn shown(path: &Path) -> String {
     path.display().to_string()
@@ -79,7 +81,7 @@ fn copy_into(source: &StoreFolder, to: &Path) -> Result<(), MaintenanceError> {
             private_copy(key, &to.join(name))?;
         }
     }
-    for name in NAMES {
+    for name in NAMES.into_iter().chain([PINS]) {
         let names = source.database().with_file_name(name);
         if names.is_file() {
             private_copy(&names, &to.join(name))?;
@@ -170,6 +172,11 @@ fn copy_back(from: &Path, draft: &Path, data: &Path) -> Result<(), MaintenanceEr
         if let Some(names) = names.iter().find(|names| names.is_file()) {
             private_copy(names, &draft.join(name))?;
         }
+    }
+    // Those of the backup are in its records. A backup without any may be of an earlier version.
+    let pins = [from.join(PINS), data.join(PINS)];
+    if let Some(pins) = pins.iter().find(|pins| pins.is_file()) {
+        private_copy(pins, &draft.join(PINS))?;
     }
     Ok(())
 }
