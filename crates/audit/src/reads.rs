@@ -222,6 +222,14 @@ pub trait LedgerReads: Send + Sync {
         Ok(Vec::new())
     }
 
+    /// Returns what differs in the structure of the database: its definitions, indexes and pages.
+    ///
+    /// # Errors
+    /// [`LedgerError::Unavailable`].
+    async fn structure_differences(&self) -> Result<Vec<String>, LedgerError> {
+        Ok(Vec::new())
+    }
+
     /// Returns approvals as stored, in pages after an id. An empty page marks the end.
     ///
     /// # Errors

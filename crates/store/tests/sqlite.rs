@@ -2,6 +2,7 @@
 //! migrations.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -260,7 +261,9 @@ async fn tampering_with_the_file_is_found() {
             panic!("fresh")
         };
         let connection = Connection::open(folder.path().join(DATABASE)).unwrap();
-        connection.execute_batch("CREATE TABLE earlier AS SELECT body FROM open_receipts").unwrap();
+        connection
+            .execute_batch("CREATE TEMP TABLE earlier AS SELECT body FROM open_receipts")
+            .unwrap();
         ledger.settle(settlement(claim, mode, Effect::Completed, None)).await.unwrap();
         ledger.checkpoint(Due::NOW, moment(3)).await.unwrap().unwrap();
         let claimed = ledger.claim(request("b", mode, &["kb"], "x")).await.unwrap();
@@ -529,6 +532,39 @@ async fn calls_of_live_workers_hide_no_call_of_a_lost_one() {
     drop(lost);
     let taken = first.take(Vec::new()).await.unwrap().unwrap();
     assert_eq!((taken.call_id.as_str(), taken.deliveries), ("left", 2));
+}
+
+/// A trigger can undo what is written, a changed index can hide rows, and a page of an index is no row.
+#[tokio::test]
+async fn a_changed_structure_is_found() {
+    let folder = filled().await;
+    let file = folder.path().join(DATABASE);
+    let whole = std::fs::read(&file).unwrap();
+    let kinds = async || -> BTreeSet<String> {
+        let reads = SqliteReads::open(&file).unwrap();
+        let report = verify::store(&reads, TrustAnchors::default()).await.unwrap();
+        report.problems.into_iter().map(|problem| problem.kind).collect()
+    };
+    assert_eq!(kinds().await, BTreeSet::new());
+    for sql in [
+        "CREATE TRIGGER t AFTER INSERT ON rates BEGIN UPDATE rates SET tat_ms = 0; END",
+        "CREATE TABLE other (a)",
+        "CREATE VIEW other AS SELECT 1",
+        "CREATE INDEX other ON rates (tat_ms)",
+        "ALTER TABLE rates ADD COLUMN other TEXT",
+        "DROP TABLE rates",
+        "DROP INDEX approvals_call",
+        "DROP INDEX queue_open;
+         CREATE INDEX queue_open ON queue (state, enqueued, place) WHERE state = 'zzz'",
+        // An index that lacks its rows.
+        "PRAGMA writable_schema = ON;
+         UPDATE sqlite_schema SET rootpage = (SELECT rootpage FROM sqlite_schema WHERE name = 'budgets_day')
+             WHERE name = 'keys_of_receipt'",
+    ] {
+        std::fs::write(&file, &whole).unwrap();
+        Connection::open(&file).unwrap().execute_batch(sql).unwrap();
+        assert!(kinds().await.contains("structure-differs"), "{sql}");
+    }
 }
 
 /// Writes a log with a call before each of two checkpoints, and one after them.
@@ -969,7 +1005,7 @@ async fn events_of_a_writer_without_a_row_take_no_place_of_the_next_writer() {
     drop(connection);
     let ledger = open(folder.path(), "later");
     let events = ledger.events(EventFilter { limit: 1_000, ..EventFilter::default() }).await;
-    let writers: std::collections::BTreeSet<String> =
+    let writers: BTreeSet<String> =
         events.unwrap().found.into_iter().map(|placed| placed.event.writer).collect();
     assert!(writers.contains("later") && writers.len() > removed, "{writers:?}");
 }

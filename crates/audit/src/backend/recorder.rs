@@ -327,6 +327,10 @@ impl<R: StepRunner> LedgerReads for Recorder<R> {
         self.runner.reads().index_differences().await
     }
 
+    async fn structure_differences(&self) -> Result<Vec<String>, LedgerError> {
+        self.runner.reads().structure_differences().await
+    }
+
     async fn approval_page(
         &self,
         after: Option<String>,

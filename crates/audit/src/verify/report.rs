@@ -16,7 +16,7 @@ pub struct Problem {
     /// `key-unaccounted`, `pin-unaccounted`, `approval-changed`, `approval-missing`,
     /// `order-changed`, `order-missing`, `budget-changed`, `budget-missing`, `call-changed`, `call-missing`, `document-changed`, `document-missing`,
     /// `history-changed`, `log-changed`, `log-missing`, `log-unaccounted`, `head-differs`,
-    /// `index-differs` or `truncated`.
+    /// `index-differs`, `structure-differs`, `digest-key-missing` or `truncated`.
     pub kind: String,
     /// The writer of the log; empty if there is none.
     pub writer: String,
@@ -36,6 +36,15 @@ pub struct VerifyReport {
     pub events: u64,
     /// The problems.
     pub problems: Vec<Problem>,
+}
+
+impl VerifyReport {
+    /// Adds a problem of no place in a log.
+    pub fn add(&mut self, kind: &str, message: String) {
+        self.ok = false;
+        let (kind, writer, seq) = (kind.to_owned(), String::new(), None);
+        self.problems.push(Problem { kind, writer, seq, message });
+    }
 }
 
 /// The problems that a part of verification has found.

@@ -36,10 +36,11 @@ pub async fn store(
 ) -> Result<VerifyReport, LedgerError> {
     // The index is checked first, because later lookups may update or rebuild it.
     let index = reads.index_differences().await?;
+    let structure = reads.structure_differences().await?;
     let mut attempts = 1;
     loop {
         let before = reads.heads().await?;
-        let report = read_store(reads, known.clone(), &before, &index).await?;
+        let report = read_store(reads, known.clone(), &before, (&index, &structure)).await?;
         if report.ok || attempts == ATTEMPTS || reads.heads().await? == before {
             return Ok(report);
         }
@@ -52,7 +53,7 @@ async fn read_store(
     known: TrustAnchors,
     // Heads are read first, so that events written meanwhile are not reported as unaccounted.
     heads: &[WriterHead],
-    index: &[String],
+    (index, structure): (&[String], &[String]),
 ) -> Result<VerifyReport, LedgerError> {
     let (digester, pins) = (known.digester.clone(), known.pins.clone());
     let ends = Ends(heads.iter().map(|head| (head.writer.as_str(), head.size)).collect());
@@ -105,6 +106,9 @@ async fn read_store(
     for difference in index {
         let message = format!("the search index differs from the events: {difference}");
         records.add("index-differs", "", None, message);
+    }
+    for difference in structure {
+        records.add("structure-differs", "", None, format!("in the database, {difference}"));
     }
     Ok(Problems::report([surveyed, logs, records], events))
 }

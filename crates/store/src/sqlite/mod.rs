@@ -21,6 +21,7 @@ mod schema;
 mod search_index;
 mod space_monitor;
 mod start_check;
+mod structure;
 mod transaction;
 mod wal_checkpoint;
 mod write;

@@ -196,6 +196,12 @@ pub fn open(
         Some(signer) => signer,
         None => folder.signer()?,
     };
+    if kept.is_none() && used && !accept_restored {
+        tracing::warn!(
+            folder = %path.display(),
+            "no checkpoint is kept beside a database that was used: if it was put back to an earlier state, this cannot be told"
+        );
+    }
     let lost = match kept {
         Some(kept) => shorter(kept, &path, &connection)?,
         None => None,

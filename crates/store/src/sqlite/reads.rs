@@ -39,7 +39,7 @@ use super::queries::{EVENT, body, budget_row, limited, orders, readable, window}
 use super::rows::{CALL, HEAD, call, head_of};
 use super::schema::place;
 use super::search_index::{self, Lookup};
-use super::{StoreFolder, is_damage, schema, unavailable};
+use super::{StoreFolder, is_damage, schema, structure, unavailable};
 use crate::packing;
 
 /// Reader threads, each with its own connections.
@@ -309,6 +309,10 @@ impl LedgerReads for SqliteReads {
 
     async fn index_differences(&self) -> Result<Vec<String>, LedgerError> {
         self.run(|reader| search_index::differences(&reader.database, &reader.path)).await
+    }
+
+    async fn structure_differences(&self) -> Result<Vec<String>, LedgerError> {
+        self.run(|reader| structure::differences(&reader.database)).await
     }
 
     async fn approval_page(

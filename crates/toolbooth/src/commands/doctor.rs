@@ -359,7 +359,27 @@ async fn store(loaded: &Loaded, checks: &mut Vec<Check>) {
             BTreeMap::new()
         }
     };
-    let known = verify::TrustAnchors { pins, ..verify::TrustAnchors::default() };
+    let digester = match crate::records::own_digester(loaded).await {
+        Ok(digester) => digester,
+        Err(failure) => {
+            checks.push(of_failure("store", &failure));
+            return;
+        }
+    };
+    if digester.is_none() {
+        let remedy = "restore the data folder from a backup";
+        checks.push(bad("store", "failed", "`digest.key` is missing", remedy));
+        return;
+    }
+    if crate::records::kept_note(loaded).is_none() {
+        checks.push(bad(
+            "checkpoint",
+            "warning",
+            super::audit::NO_CHECKPOINT,
+            "restore `checkpoint.note` from a backup",
+        ));
+    }
+    let known = verify::TrustAnchors { pins, digester, ..verify::TrustAnchors::default() };
     checks.push(match verify::store(&*reads, known).await {
         Ok(report) if report.ok => {
             let fits = format!("{} event(s), all digests fit", report.events);

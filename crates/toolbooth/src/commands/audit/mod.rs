@@ -29,6 +29,10 @@ use events::{print_events, tail};
 use export::export;
 use proofs::{check_proof, keys, no_proof, notes, print_report, signing_keys};
 
+/// Said of a store without the file of its newest checkpoint.
+pub(super) const NO_CHECKPOINT: &str = "no checkpoint is kept beside the store: whether it was put back to an \
+    earlier state cannot be told";
+
 pub(super) async fn audit(loaded: Trusted, command: Audit) -> Result<bool, Failure> {
     match command {
         Audit::Query { filter, format } => {
@@ -128,8 +132,13 @@ pub(super) async fn audit(loaded: Trusted, command: Audit) -> Result<bool, Failu
                 (None, None) => recorded_pins(&loaded)?,
                 _ => BTreeMap::new(),
             };
+            let is_own = store.is_none() && file.is_none();
+            let lacks_key = is_own && digester.is_none();
+            if is_own && records::kept_note(&loaded).is_none() {
+                crate::notice(NO_CHECKPOINT);
+            }
             let known = TrustAnchors { keys, notes, digester, pins };
-            let report = match file {
+            let mut report = match file {
                 Some(path) => {
                     verify::export(|| std::fs::File::open(&path).map(BufReader::new), known)
                         .map_err(|error| {
@@ -149,6 +158,10 @@ pub(super) async fn audit(loaded: Trusted, command: Audit) -> Result<bool, Failu
                     records::operations(reads)?.verify(known).await.map_err(unreadable)?
                 }
             };
+            if lacks_key {
+                let message = "`digest.key` is missing, so asynchronous calls cannot be compared";
+                report.add("digest-key-missing", message.to_owned());
+            }
             print_report(&report, shown.format);
             Ok(report.ok)
         }
