@@ -183,13 +183,18 @@ fn a_backup_is_put_back_and_nothing_runs_before_somebody_accepts_it() {
     };
     assert_eq!(pay("a").1, 0);
     let gateway = place.serve();
+    let pins = place.path().join(".toolbooth/tools.pins.json");
+    std::fs::write(&pins, "the pins of then").unwrap();
     assert_eq!(place.json(&["store", "backup", "copy"]).1, 0, "while a gateway runs");
+    std::fs::remove_file(&pins).unwrap();
     assert_eq!(place.json(&["store", "backup", "copy"]).1, 2, "it is there already");
     assert_eq!(place.json(&["store", "restore", "copy"]).1, 1, "the store is in use");
     gateway.stop();
     assert_eq!(pay("b").1, 0);
     let (restored, exit) = place.json(&["store", "restore", "copy"]);
     assert_eq!(exit, 0, "{restored}");
+    assert_eq!(std::fs::read_to_string(&pins).unwrap(), "the pins of then");
+    std::fs::remove_file(&pins).unwrap();
     let (refused, exit) = pay("b");
     assert_eq!((&refused["error"]["code"], exit), (&json!("store-unavailable"), 3), "{refused}");
     assert!(refused["error"]["hint"].as_str().unwrap().contains("accept-restore"));
@@ -203,10 +208,19 @@ fn a_backup_is_put_back_and_nothing_runs_before_somebody_accepts_it() {
     std::fs::remove_file(place.path().join(".toolbooth/toolbooth.db")).unwrap();
     let (restored, exit) = place.json(&["store", "restore", "copy"]);
     assert_eq!(exit, 0, "{restored}");
+    std::fs::remove_file(&pins).unwrap();
     assert_eq!(pay("c").1, 3, "what the checkpoint covers is missing");
     assert_eq!(place.json(&["audit", "accept-restore"]).1, 0);
     assert_eq!(pay("a").0["replayed"], true);
     place.assert_sound();
+    // Without the key, asynchronous calls cannot be compared with their events.
+    std::fs::remove_file(place.path().join(".toolbooth/digest.key")).unwrap();
+    let (report, exit) = place.json(&["audit", "verify"]);
+    assert_eq!(
+        (&report["problems"][0]["kind"], exit),
+        (&json!("digest-key-missing"), 1),
+        "{report}"
+    );
 }
 
 #[test]

@@ -126,22 +126,30 @@ fn counting<'v>(value: &'v Value, path: &mut Vec<&'v str>) -> Option<Value> {
     (!kept.is_empty()).then_some(Value::Object(kept))
 }
 
-/// Replaces secrets in a value by digests, which still show whether a text has changed.
-fn masked(value: Value, is_secret: bool, shapes: &SecretShapes) -> Value {
+/// Maps whose names the author of a configuration chooses. A name in them is never that of a map with secrets.
+const CHOSEN: [&str; 8] =
+    ["callers", "history", "issuers", "overrides", "permissions", "profiles", "rename", "toolsets"];
+
+/// Replaces secrets in a value by digests, which still show whether a text has changed. `map` is the name of the
+/// value as a map; empty for a map with settings of a name that was chosen.
+fn masked(value: Value, map: &str, is_secret: bool, shapes: &SecretShapes) -> Value {
     match value {
         Value::String(text) if is_secret || shapes.recognise(&text).is_some() => {
             Value::String(format!("sha256:{}", sha256_hex(text.as_bytes())))
         }
         Value::Array(items) => {
-            items.into_iter().map(|item| masked(item, is_secret, shapes)).collect()
+            items.into_iter().map(|item| masked(item, "", is_secret, shapes)).collect()
         }
         Value::Object(members) => {
             let names = ["secretRef", "secret_ref"];
             let is_reference = names.iter().any(|name| members.contains_key(*name))
                 && members.keys().all(|name| names.contains(&name.as_str()) || name == "mask");
             let member = |(name, member): (String, Value)| {
-                let is_secret = !is_reference && (is_secret || MASKED.contains(&name.as_str()));
-                let member = masked(member, is_secret, shapes);
+                let is_chosen = CHOSEN.contains(&map);
+                let is_masked = !is_chosen && MASKED.contains(&name.as_str());
+                let is_secret = !is_reference && (is_secret || is_masked);
+                let map = if is_chosen { "" } else { name.as_str() };
+                let member = masked(member, map, is_secret, shapes);
                 (name, member)
             };
             Value::Object(members.into_iter().map(member).collect())
@@ -261,7 +269,12 @@ pub(crate) fn of_configuration(
             entries.extend(counted.map(|counted| (format!("{section}.{name}"), counted)));
         }
     }
-    let mask = |(name, value): (String, Value)| (name, masked(value, false, shapes));
+    let mask = |(name, value): (String, Value)| {
+        // The entry of a section has its name, and that of one of its members has a name that was chosen.
+        let map = if name.contains('.') { "" } else { name.as_str() };
+        let value = masked(value, map, false, shapes);
+        (name, value)
+    };
     entries.into_iter().map(mask).collect()
 }
 

@@ -9,6 +9,27 @@ fn names(before: &str, now: &str) -> Vec<String> {
     changes(&entries(before), &entries(now)).into_iter().map(|change| change.name).collect()
 }
 
+#[test]
+fn names_that_the_author_chooses_hide_no_rights() {
+    let shown = |text: &str| serde_json::to_string(&entries(text)).unwrap();
+    for name in MASKED {
+        let text = shown(&format!(
+            "[callers.{name}]\ntools = [\"pay.all\"]\n[policy.history.{name}]\ntool = \"pay.all\"\n\
+             [sandbox.profiles.{name}]\nfs = {{ read = [\"/etc\"] }}\n[sandbox.profiles.{name}.env.set]\nA = \"hidden\"\n"
+        ));
+        assert!(text.matches("pay.all").count() == 2 && text.contains("/etc"), "{text}");
+        assert!(!text.contains("hidden"), "{text}");
+    }
+    for text in [
+        "[servers.callers]\nurl = \"u\"\nheaders = { A = \"hidden\" }",
+        "[servers.profiles.env]\nA = \"hidden\"",
+        "[callers.profiles.secrets.s]\nA = \"hidden\"",
+        "[sandbox.profiles.profiles.env.set]\nA = \"hidden\"",
+    ] {
+        assert!(!shown(text).contains("hidden"), "{text}");
+    }
+}
+
 const SERVER: &str = "[servers.a]\ncommand = \"x\"\nargs = [\"1\"]\n";
 
 #[test]
