@@ -51,7 +51,7 @@ fn expected(version: i64) -> Result<Definitions, LedgerError> {
 }
 
 fn definitions(database: &Connection) -> rusqlite::Result<Definitions> {
-    // SQLite makes objects with this prefix itself, and nobody else can.
+    // SQLite alone can make objects with this prefix.
     let sql =
         "SELECT type, name, sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite\\_%' ESCAPE '\\'";
     let mut statement = database.prepare(sql)?;
