@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use toolbooth_contracts::{Conversation, ExecutionLog};
 use toolbooth_mcp::{Era, code};
@@ -70,6 +71,8 @@ pub(super) struct Link {
     subscriptions: Arc<Subscriptions>,
     state: tokio::sync::Mutex<State>,
     watching: Mutex<Option<JoinHandle<()>>>,
+    /// Set when the link closes, so that a connection which is being opened does not hold it up.
+    closing: watch::Sender<bool>,
 }
 
 /// A request that was submitted to a connection.
@@ -108,6 +111,7 @@ impl Link {
             subscriptions: Arc::default(),
             state: tokio::sync::Mutex::default(),
             watching: Mutex::default(),
+            closing: watch::Sender::new(false),
         }
     }
 
@@ -164,15 +168,21 @@ impl Link {
         }
         // A server that crashes repeatedly is restarted with a delay. The caller waits, and its call
         // is not lost.
-        if let Some(at) = state.not_before {
-            tokio::time::sleep_until(at.into()).await;
-        }
         let timeout = self.settings().startup_timeout;
-        let opened =
+        let opening = async {
+            if let Some(at) = state.not_before {
+                tokio::time::sleep_until(at.into()).await;
+            }
             match tokio::time::timeout(timeout, self.opener.open(&self.notifications)).await {
                 Ok(opened) => opened,
                 Err(_) => Err(ConnectError::Late(timeout, self.opener.starting_output())),
-            };
+            }
+        };
+        let mut closing = self.closing.subscribe();
+        let opened = tokio::select! {
+            opened = opening => opened,
+            _ = closing.wait_for(|is_closing| *is_closing) => Err(ConnectError::Closing),
+        };
         match opened {
             Ok(connection) => {
                 let connection = Arc::new(connection);
@@ -412,6 +422,7 @@ impl Link {
         if let Some(watching) = lock(&self.watching).take() {
             watching.abort();
         }
+        self.closing.send_replace(true);
         let mut state = self.state.lock().await;
         state.closed = true;
         if let Some(connection) = state.connection.take() {
