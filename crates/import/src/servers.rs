@@ -145,7 +145,11 @@ impl Reading<'_> {
         let folder =
             self.base.as_ref().map_or_else(|| ".".to_owned(), |base| base.display().to_string());
         let notices = &mut self.imported.notices;
-        let said = with_placeholders::<Infallible>(text, |inner| {
+        let text = match self.client {
+            Client::Gemini => crate::values::braced(text),
+            _ => text.to_owned(),
+        };
+        let said = with_placeholders::<Infallible>(&text, |inner| {
             Ok(match (inner.split_once(':'), inner) {
                 (Some(("env", name)), _) => format!("${{{name}}}"),
                 (Some(("input", id)), _) => {

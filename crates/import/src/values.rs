@@ -244,6 +244,24 @@ fn is_word_or_number(run: &str) -> bool {
         && changes <= 3.min(letters / 4)
 }
 
+/// Returns the text with each `$NAME` as `${NAME}`. Gemini takes both from its environment.
+pub(crate) fn braced(text: &str) -> String {
+    let mut out = String::with_capacity(text.len() + 8);
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once('$') {
+        let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        let end = after.find(|c| !is_word(c)).unwrap_or(after.len());
+        let (name, behind) = after.split_at(end);
+        out.push_str(before);
+        match name.starts_with(|c: char| is_word(c) && !c.is_ascii_digit()) {
+            true => out.push_str(&format!("${{{name}}}")),
+            false => out.push_str(&format!("${name}")),
+        }
+        rest = behind;
+    }
+    out + rest
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -315,6 +333,18 @@ mod tests {
             ("DB", "host=db user=me password=hunter"),
         ] {
             assert_eq!(worth(name, text), Worth::Secret, "{name}={text}");
+        }
+    }
+
+    #[test]
+    fn bare_variables_get_braces() {
+        for (text, wanted) in [
+            ("Bearer $TOK", "Bearer ${TOK}"),
+            ("$A-$_b1/${C}$", "${A}-${_b1}/${C}$"),
+            ("5$ and $1", "5$ and $1"),
+            ("", ""),
+        ] {
+            assert_eq!(braced(text), wanted);
         }
     }
 }
