@@ -143,16 +143,17 @@ impl CompiledSchema {
         let message = match error.kind() {
             ValidationErrorKind::AdditionalProperties { unexpected }
             | ValidationErrorKind::UnevaluatedProperties { unexpected } => {
-                // One name is enough to correct the call. It may be repeated, because the agent itself
-                // wrote it.
+                // Names may be repeated, because the agent itself wrote them.
                 let name = unexpected.first().map_or("", String::as_str);
-                if unexpected.len() == 1 {
-                    path = format!("{path}/{}", name.replace('~', "~0").replace('/', "~1"));
-                }
+                path = format!("{path}/{}", name.replace('~', "~0").replace('/', "~1"));
                 let known = nearest(name, self.properties.iter().map(String::as_str));
-                match known {
+                let told = match known {
                     Some(known) => format!("no such property, did you mean `{known}`?"),
                     None => "no such property".to_owned(),
+                };
+                match unexpected.len().saturating_sub(1) {
+                    0 => told,
+                    others => format!("{told} ({others} more of its kind)"),
                 }
             }
             ValidationErrorKind::PropertyNames { .. } => {

@@ -234,7 +234,10 @@ fn message(text: &str) -> Result<Message, Fault> {
     let params = params.map(|raw| Params::Whole(raw.to_owned())).unwrap_or_default();
     match (envelope.method, envelope.id) {
         (Some(method), Some(_)) => match id {
-            None => Err(Fault::invalid(None, "`id` must be text or a whole number")),
+            None => Err(Fault::invalid(
+                None,
+                "`id` must be text or a whole number, of at most 1,024 bytes",
+            )),
             Some(id) if !is_object(&params) => Err(Fault {
                 id: Some(id),
                 error: RpcError::invalid_params("`params` must be an object"),
