@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use toolbooth_contracts::id::near_miss;
 use toolbooth_policy::rules::{
     HistoryWindow, HistoryWindows, RULE_FILE_BYTES_MAX, RuleFile, RuleSet,
 };
@@ -50,6 +51,11 @@ fn files_of(root: PathBuf, place: &str) -> Result<Vec<PathBuf>, Failure> {
         let path = entry.map_err(unreadable)?.path();
         if path.extension().is_some_and(|ending| ending == ENDING) {
             found.push(path);
+        } else if is_meant(&path) {
+            let path = path.display();
+            return Err(wrong(format!(
+                "`{path}` would not be read as rules, or as cases of rules"
+            )));
         }
         if found.len() > FILES_MAX {
             let root = root.display();
@@ -58,6 +64,24 @@ fn files_of(root: PathBuf, place: &str) -> Result<Vec<PathBuf>, Failure> {
     }
     found.sort();
     Ok(found)
+}
+
+/// Whether a file that is no file of rules seems to be meant as one, or holds cases of rules that are not there: what
+/// it forbids or checks would be left out without a word.
+fn is_meant(path: &Path) -> bool {
+    let name = path.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
+    let is_rules = |path: &Path| path.extension().is_some_and(|ending| ending == ENDING);
+    if path.is_dir() {
+        let inner = std::fs::read_dir(path).into_iter().flatten().flatten();
+        return !name.starts_with('.')
+            && inner.take(FILES_MAX).any(|entry| is_rules(&entry.path()));
+    }
+    if let Some(stem) = name.strip_suffix(CASES_ENDING) {
+        return !path.with_file_name(format!("{stem}{ENDING}")).is_file();
+    }
+    let ending = path.extension().map(|ending| ending.to_string_lossy()).unwrap_or_default();
+    // Editors keep earlier texts under names that end with `~`.
+    name.ends_with(".case.toml") || (!name.ends_with('~') && near_miss(&ending, ENDING))
 }
 
 /// Returns the file of cases beside a file of rules.
@@ -216,4 +240,30 @@ pub(crate) fn stamps(loaded: &Loaded) -> Vec<(PathBuf, Stamp)> {
     let paths = paths(loaded).unwrap_or_default();
     let cases: Vec<PathBuf> = paths.iter().map(|path| cases_of(path)).collect();
     paths.into_iter().chain(cases).map(|path| (path.clone(), stamp(&path))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_that_seem_to_be_meant_are_refused_and_others_are_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path();
+        std::fs::create_dir_all(root.join("more")).unwrap();
+        for name in
+            ["a.cedar", "a.cases.toml", "a.b.cedar", "a.b.cases.toml", "README.md", "a.cedar~"]
+        {
+            std::fs::write(root.join(name), "").unwrap();
+        }
+        let found = files_of(root.to_owned(), "policy.rules").unwrap();
+        assert_eq!(found, [root.join("a.b.cedar"), root.join("a.cedar")]);
+        for name in ["b.cases.toml", "a.case.toml", "b.ceder", "b.CEDAR", "more/b.cedar"] {
+            let path = root.join(name);
+            std::fs::write(&path, "").unwrap();
+            let refused = files_of(root.to_owned(), "policy.rules").unwrap_err();
+            assert!(refused.message.contains("would not be read"), "{name}: {refused:?}");
+            std::fs::remove_file(&path).unwrap();
+        }
+    }
 }
