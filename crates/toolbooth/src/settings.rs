@@ -151,6 +151,10 @@ pub(crate) fn limits(config: &Config) -> Result<Limits, Failure> {
         let failure = Failure::configuration(message).at("approvals.wait_ms");
         return Err(failure.hint("give less than `expiry_ms`"));
     }
+    if proxy.in_flight_max == Some(0) {
+        let failure = Failure::configuration("no call could run").at("proxy.in_flight_max");
+        return Err(failure.hint("give at least 1, or `toolbooth pause` the calls"));
+    }
     Ok(Limits {
         in_flight_max: proxy.in_flight_max.unwrap_or(standard.in_flight_max),
         argument_bytes_max: proxy.argument_bytes_max.unwrap_or(standard.argument_bytes_max),

@@ -17,7 +17,7 @@ use crate::failure::{FAILED, Failure};
 use crate::offline::OfflineGateway;
 use crate::output;
 use crate::retention;
-use crate::times::time;
+use crate::times::{now, time};
 use crate::trust::Trusted;
 
 pub(super) async fn receipts(loaded: Trusted, command: Receipts) -> Result<bool, Failure> {
@@ -103,7 +103,13 @@ pub(super) async fn receipts(loaded: Trusted, command: Receipts) -> Result<bool,
                     let each = |before: String| {
                         kinds.into_iter().map(|kind| (kind, before.clone())).collect::<Vec<_>>()
                     };
-                    time(Some(&before), "--before")?.map(each)
+                    let before = time(Some(&before), "--before")?;
+                    // A mistyped year would remove everything.
+                    if before.as_ref().is_some_and(|before| *before > now()) {
+                        let failure = Failure::usage("this is in the future").at("--before");
+                        return Err(failure.hint("`0s` means now"));
+                    }
+                    before.map(each)
                 }
                 None => Some(retention::retained(&loaded)?),
             };
