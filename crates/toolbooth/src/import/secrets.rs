@@ -105,7 +105,7 @@ pub(crate) fn relocate(
         true => SecretPlace::Keyring,
         false => SecretPlace::File,
     });
-    let mut beside: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    let mut beside: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     for (server, literal) in literals(sections, added) {
         let Literal { kind, name, variable, value, is_secret } = literal;
         if place == SecretPlace::Env || !can_move(literal) {
@@ -130,7 +130,7 @@ pub(crate) fn relocate(
             true => {
                 notices.push(format!("servers.{server}: {kind}.{name} is kept in `{location}` now"))
             }
-            false => beside.entry(server).or_default().push(name),
+            false => beside.entry(server).or_default().push(format!("{name} in `{location}`")),
         }
         moved.references.push(Reference {
             server: server.to_owned(),
@@ -142,9 +142,7 @@ pub(crate) fn relocate(
     }
     notices.extend(beside.into_iter().map(|(server, names)| {
         let names = names.join(", ");
-        format!(
-            "servers.{server}: kept in the same place, and no secrets (`mask = false`): {names}"
-        )
+        format!("servers.{server}: moved as well, and no secrets (`mask = false`): {names}")
     }));
     for Reference { server, kind, name, location, is_secret } in &moved.references {
         if let Some(section) = sections.get_mut(&("servers", server.clone())) {

@@ -69,7 +69,15 @@ pub(super) async fn check(offline: &OfflineGateway, checks: &mut Vec<Check>) {
             None if !state.quarantined.is_empty() => bad(
                 state.source.clone(),
                 "warning",
-                format!("{} tool(s), in quarantine: {}", state.tools, state.quarantined.join("; ")),
+                format!(
+                    "{} tool(s), in quarantine: {}{}",
+                    state.tools,
+                    state.quarantined.join("; "),
+                    match state.problems.join("; ") {
+                        none if none.is_empty() => none,
+                        problems => format!("; left out: {problems}"),
+                    }
+                ),
                 "`toolbooth lock diff` shows what changed, `toolbooth lock approve TOOL` accepts it",
             ),
             None => bad(

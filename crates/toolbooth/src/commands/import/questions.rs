@@ -139,14 +139,22 @@ fn settle(
         };
         notices
             .push(format!("servers.{}: {now}; a commented line in its section lets it", one.name));
-        let what = if folder.is_wide { "read and write" } else { "write" };
-        section.comment(&format!("To let it {what} {shown}:"));
-        let write = agreed.iter().chain([&folder.path]).cloned().collect();
-        section.comment(&Containment { enforce, read: Vec::new(), write }.line());
+        if offered.len() == 1 {
+            let what = if folder.is_wide { "read and write" } else { "write" };
+            section.comment(&format!("To let it {what} {shown}:"));
+            let write = agreed.iter().chain([&folder.path]).cloned().collect();
+            section.comment(&Containment { enforce, read: Vec::new(), write }.line());
+        }
         if folder.is_project {
             section.comment(&format!("To let it read all of {shown}, as it is at any moment:"));
             let read = vec![folder.path.clone()];
             section.comment(&Containment { enforce, read, write: agreed.clone() }.line());
         }
+    }
+    if offered.len() > 1 {
+        // Two settings of one name would make the file invalid.
+        section.comment("To let it write these folders (leave out those that it must not):");
+        let write = agreed.iter().chain(offered.iter().map(|folder| &folder.path)).cloned();
+        section.comment(&Containment { enforce, read: Vec::new(), write: write.collect() }.line());
     }
 }
