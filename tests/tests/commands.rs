@@ -12,6 +12,24 @@ fn stdout(place: &Place, arguments: &[&str]) -> String {
 }
 
 #[test]
+fn doctor_finds_what_no_gateway_starts_with_and_names_of_no_tool() {
+    let place = Place::new();
+    let settings = "[approvals]\nwait_ms = 90000\nexpiry_ms = 60000\n[callers.local]\nmatch = [\"local\"]\n\
+        deny = [\"calculater\", \"read_file\"]\n[policy]\nwhitelist = [\"*\", \"nosuch.*\"]\n";
+    place.write("toolbooth.toml", settings);
+    let (report, exit) = place.json(&["doctor"]);
+    let found = |name: &str| -> Vec<&Value> {
+        let checks = report["checks"].as_array().unwrap();
+        checks.iter().filter(|check| check["name"] == name).collect()
+    };
+    assert_eq!((exit, &found("limits")[0]["state"]), (1, &json!("failed")), "{report}");
+    let denied = found("callers.local.deny");
+    assert_eq!((denied.len(), &denied[0]["state"]), (1, &json!("warning")), "{report}");
+    assert_eq!(denied[0]["remedy"], "did you mean `calculator`?");
+    assert!(found("policy.whitelist")[0]["message"].as_str().unwrap().contains("`nosuch.*`"));
+}
+
+#[test]
 fn records_are_shown_in_every_form() {
     let place = Place::new();
     let (result, _) = place.json(&[

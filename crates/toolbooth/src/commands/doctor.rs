@@ -1,5 +1,6 @@
 //! `doctor`: finds problems of the installation and shows how to fix them.
 
+mod patterns;
 mod sources;
 
 use std::collections::BTreeMap;
@@ -65,12 +66,18 @@ pub(super) async fn doctor(
             http(&loaded, &mut checks);
             issuers(&loaded, &mut checks).await;
             checks.extend(unmatched(&loaded.config));
+            if let Err(failure) = crate::settings::limits(&loaded.config) {
+                checks.push(of_failure("limits", &failure));
+            }
             hooks(&loaded, &mut checks).await;
             notifications(&loaded, &mut checks).await;
             store(&loaded, &mut checks).await;
             sandbox(&loaded, &mut checks).await;
             match OfflineGateway::build(loaded).await {
-                Ok(offline) => sources::check(&offline, &mut checks).await,
+                Ok(offline) => {
+                    sources::check(&offline, &mut checks).await;
+                    patterns::check(&offline, &mut checks);
+                }
                 Err(failure) => checks.push(of_failure("registry and policy", &failure)),
             }
         }

@@ -39,7 +39,8 @@ const INTERVAL: Duration = Duration::from_secs(60);
 
 /// How long the doors wait for unknown sources; clients are notified of later ones. The doors do not wait for
 /// sources with tools that are known from the lock or from pins.
-const START_PATIENCE: Duration = Duration::from_secs(10);
+/// Some clients wait 10 s for their servers.
+const START_PATIENCE: Duration = Duration::from_secs(8);
 
 /// The default number of concurrent asynchronous calls of `serve`.
 const WORKERS: usize = 4;
