@@ -548,6 +548,10 @@ async fn a_changed_structure_is_found() {
     assert_eq!(kinds().await, BTreeSet::new());
     for sql in [
         "CREATE TRIGGER t AFTER INSERT ON rates BEGIN UPDATE rates SET tat_ms = 0; END",
+        "CREATE TRIGGER t AFTER INSERT ON rates BEGIN UPDATE rates SET tat_ms = 0; END;
+         PRAGMA writable_schema = ON;
+         UPDATE sqlite_schema SET name = 'sqlite_t', sql = replace(sql, 'TRIGGER t', 'TRIGGER sqlite_t')
+             WHERE name = 't'",
         "CREATE TABLE other (a)",
         "CREATE VIEW other AS SELECT 1",
         "CREATE INDEX other ON rates (tat_ms)",

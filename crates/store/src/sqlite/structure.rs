@@ -51,9 +51,10 @@ fn expected(version: i64) -> Result<Definitions, LedgerError> {
 }
 
 fn definitions(database: &Connection) -> rusqlite::Result<Definitions> {
-    // SQLite alone can make objects with this prefix.
-    let sql =
-        "SELECT type, name, sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite\\_%' ESCAPE '\\'";
+    // SQLite makes these itself: counters, statistics, and indexes without a text.
+    let sql = "SELECT type, name, sql FROM sqlite_schema
+               WHERE NOT (type = 'table' AND name IN ('sqlite_sequence', 'sqlite_stat1', 'sqlite_stat4'))
+                   AND NOT (type = 'index' AND sql IS NULL)";
     let mut statement = database.prepare(sql)?;
     let rows = statement.query_map([], |row| {
         let text: Option<String> = row.get(2)?;
