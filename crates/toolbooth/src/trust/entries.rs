@@ -127,8 +127,19 @@ fn counting<'v>(value: &'v Value, path: &mut Vec<&'v str>) -> Option<Value> {
 }
 
 /// Maps whose names the author of a configuration chooses. A name in them is never that of a map with secrets.
-const CHOSEN: [&str; 8] =
-    ["callers", "history", "issuers", "overrides", "permissions", "profiles", "rename", "toolsets"];
+const CHOSEN: [&str; 11] = [
+    "callers",
+    "history",
+    "intents",
+    "issuers",
+    "levels",
+    "overrides",
+    "permissions",
+    "profiles",
+    "rename",
+    "tools",
+    "toolsets",
+];
 
 /// Replaces secrets in a value by digests, which still show whether a text has changed. `map` is the name of the
 /// value as a map; empty for a map with settings of a name that was chosen.

@@ -15,9 +15,15 @@ fn names_that_the_author_chooses_hide_no_rights() {
     for name in MASKED {
         let text = shown(&format!(
             "[callers.{name}]\ntools = [\"pay.all\"]\n[policy.history.{name}]\ntool = \"pay.all\"\n\
+             [trust.levels]\n{name} = \"trusted\"\n\
              [sandbox.profiles.{name}]\nfs = {{ read = [\"/etc\"] }}\n[sandbox.profiles.{name}.env.set]\nA = \"hidden\"\n"
         ));
-        assert!(text.matches("pay.all").count() == 2 && text.contains("/etc"), "{text}");
+        assert!(
+            text.matches("pay.all").count() == 2
+                && text.contains("/etc")
+                && text.contains("\"trusted\""),
+            "{text}"
+        );
         assert!(!text.contains("hidden"), "{text}");
     }
     for text in [
