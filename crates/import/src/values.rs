@@ -244,22 +244,18 @@ fn is_word_or_number(run: &str) -> bool {
         && changes <= 3.min(letters / 4)
 }
 
-/// Returns the text with each `$NAME` as `${NAME}`. Gemini takes both from its environment.
+/// Returns the text with each word `$NAME` as `${NAME}`. Gemini takes both from its environment. A `$` within a word
+/// stays, since it may be part of a secret.
 pub(crate) fn braced(text: &str) -> String {
-    let mut out = String::with_capacity(text.len() + 8);
-    let mut rest = text;
-    while let Some((before, after)) = rest.split_once('$') {
-        let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
-        let end = after.find(|c| !is_word(c)).unwrap_or(after.len());
-        let (name, behind) = after.split_at(end);
-        out.push_str(before);
-        match name.starts_with(|c: char| is_word(c) && !c.is_ascii_digit()) {
-            true => out.push_str(&format!("${{{name}}}")),
-            false => out.push_str(&format!("${name}")),
+    let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let braced = |word: &str| match word.strip_prefix('$') {
+        Some(name) if !name.starts_with(|c: char| c.is_ascii_digit()) => {
+            (!name.is_empty() && name.chars().all(is_word)).then(|| format!("${{{name}}}"))
         }
-        rest = behind;
-    }
-    out + rest
+        _ => None,
+    };
+    let words = text.split(' ').map(|word| braced(word).unwrap_or_else(|| word.to_owned()));
+    words.collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]
@@ -340,7 +336,10 @@ mod tests {
     fn bare_variables_get_braces() {
         for (text, wanted) in [
             ("Bearer $TOK", "Bearer ${TOK}"),
-            ("$A-$_b1/${C}$", "${A}-${_b1}/${C}$"),
+            ("$A", "${A}"),
+            ("$A  $_b1 ${C}", "${A}  ${_b1} ${C}"),
+            ("pa$word1", "pa$word1"),
+            ("${A:-$B}", "${A:-$B}"),
             ("5$ and $1", "5$ and $1"),
             ("", ""),
         ] {
