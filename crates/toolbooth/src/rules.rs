@@ -76,12 +76,13 @@ fn is_meant(path: &Path) -> bool {
         return !name.starts_with('.')
             && inner.take(FILES_MAX).any(|entry| is_rules(&entry.path()));
     }
-    if let Some(stem) = name.strip_suffix(CASES_ENDING) {
-        return !path.with_file_name(format!("{stem}{ENDING}")).is_file();
+    if let Some(stem) = name.strip_suffix(CASES_ENDING).and_then(|stem| stem.strip_suffix('.')) {
+        return !path.with_file_name(format!("{stem}.{ENDING}")).is_file();
     }
     let ending = path.extension().map(|ending| ending.to_string_lossy()).unwrap_or_default();
-    // Editors keep earlier texts under names that end with `~`.
-    name.ends_with(".case.toml") || (!name.ends_with('~') && near_miss(&ending, ENDING))
+    // Editors keep earlier and unsaved texts under such names.
+    let is_of_editor = name.starts_with(['.', '#']) || name.ends_with('~');
+    name.ends_with(".case.toml") || (!is_of_editor && near_miss(&ending, ENDING))
 }
 
 /// Returns the file of cases beside a file of rules.
@@ -251,9 +252,16 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path();
         std::fs::create_dir_all(root.join("more")).unwrap();
-        for name in
-            ["a.cedar", "a.cases.toml", "a.b.cedar", "a.b.cases.toml", "README.md", "a.cedar~"]
-        {
+        for name in [
+            "a.cedar",
+            "a.cases.toml",
+            "a.b.cedar",
+            "a.b.cases.toml",
+            "README.md",
+            "a.cedar~",
+            "#a.cedar#",
+            "edgecases.toml",
+        ] {
             std::fs::write(root.join(name), "").unwrap();
         }
         let found = files_of(root.to_owned(), "policy.rules").unwrap();

@@ -56,6 +56,9 @@ pub(super) async fn call(
         // In the IETF draft the header's value is a quoted string; unquoted values are accepted
         // too.
         let key = key.trim().trim_matches('"').to_owned();
+        if key.is_empty() {
+            return bad("the header `Idempotency-Key` is blank".to_owned());
+        }
         match &request.context.idempotency_key {
             Some(own) if *own != key => {
                 return bad("`Idempotency-Key` and `context.idempotencyKey` differ".to_owned());
