@@ -185,7 +185,12 @@ fn a_backup_is_put_back_and_nothing_runs_before_somebody_accepts_it() {
     let gateway = place.serve();
     let pins = place.path().join(".toolbooth/tools.pins.json");
     std::fs::write(&pins, "the pins of then").unwrap();
-    assert_eq!(place.json(&["store", "backup", "copy"]).1, 0, "while a gateway runs");
+    let copied = place.run(&["store", "backup", "copy"]);
+    let told = String::from_utf8_lossy(&copied.stderr);
+    assert!(
+        copied.status.success() && told.contains("move it away"),
+        "while a gateway runs: {told}"
+    );
     std::fs::remove_file(&pins).unwrap();
     assert_eq!(place.json(&["store", "backup", "copy"]).1, 2, "it is there already");
     assert_eq!(place.json(&["store", "restore", "copy"]).1, 1, "the store is in use");
@@ -194,6 +199,10 @@ fn a_backup_is_put_back_and_nothing_runs_before_somebody_accepts_it() {
     let (restored, exit) = place.json(&["store", "restore", "copy"]);
     assert_eq!(exit, 0, "{restored}");
     assert_eq!(std::fs::read_to_string(&pins).unwrap(), "the pins of then");
+    // The replaced store has keys too: it is where no tool may read.
+    let kept = std::path::Path::new(restored["kept"].as_str().unwrap());
+    assert!(kept.join("toolbooth.db").is_file(), "{restored}");
+    assert!(kept.starts_with(place.path().join(".toolbooth")), "{restored}");
     std::fs::remove_file(&pins).unwrap();
     let (refused, exit) = pay("b");
     assert_eq!((&refused["error"]["code"], exit), (&json!("store-unavailable"), 3), "{refused}");

@@ -95,8 +95,8 @@ fn copy_into(source: &StoreFolder, to: &Path) -> Result<(), MaintenanceError> {
     sound(&target)
 }
 
-/// Replaces a store that is not in use by the backup in `from`. The old folder is renamed; returns
-/// its new path, or `None` if there was no old folder.
+/// Replaces a store that is not in use by the backup in `from`. The old folder is moved into the new one, where
+/// no tool may read; returns its path, or `None` if there was no old folder.
 ///
 /// The newest checkpoint of the old store stays. If the backup is older, the store is refused until
 /// an operator accepts that.
@@ -147,7 +147,13 @@ pub fn restore(data: &Path, from: &Path) -> Result<Option<PathBuf>, MaintenanceE
     if moved.is_err() {
         let _ = std::fs::remove_dir_all(&draft);
     }
-    moved.map(|()| there.then_some(aside))
+    moved?;
+    if !there {
+        return Ok(None);
+    }
+    let kept = data.join(format!("before-restore-{}", std::process::id()));
+    // If it cannot be moved, the store is restored all the same.
+    Ok(Some(if std::fs::rename(&aside, &kept).is_ok() { kept } else { aside }))
 }
 
 fn copy_back(from: &Path, draft: &Path, data: &Path) -> Result<(), MaintenanceError> {

@@ -1,5 +1,7 @@
 //! `store`: backs up and restores the records, and returns unused space.
 
+use std::path::Path;
+
 use serde_json::json;
 use toolbooth_contracts::causes::with_causes;
 use toolbooth_store::sqlite::{self, MaintenanceError};
@@ -25,6 +27,10 @@ pub(super) async fn store(loaded: Trusted, command: Store) -> Result<bool, Failu
         }
     };
     let format = shown.format;
+    let copy = match &command {
+        Store::Backup { to, .. } => Some(to.clone()),
+        _ => None,
+    };
     let working = tokio::task::spawn_blocking(move || match command {
         Store::Backup { to, .. } => sqlite::backup(&data, &to).map(|()| None),
         Store::Restore { from, .. } => sqlite::restore(&data, &from),
@@ -34,6 +40,11 @@ pub(super) async fn store(loaded: Trusted, command: Store) -> Result<bool, Failu
         .await
         .map_err(|error| Failure::store(error.to_string()))?
         .map_err(|error| failure(&error))?;
+    if copy.is_some_and(|copy| is_readable_by_tools(&loaded, &copy)) {
+        crate::notice(
+            "warning: the copy has the keys of the store, and tools may read the folder that it is in; move it away",
+        );
+    }
     if format.is_json() {
         let mut out = json!({ "ok": true });
         if let (Some(kept), Some(members)) = (&kept, out.as_object_mut()) {
@@ -50,6 +61,13 @@ pub(super) async fn store(loaded: Trusted, command: Store) -> Result<bool, Failu
         );
     }
     Ok(true)
+}
+
+/// Whether a folder is in the folder of the configuration, which tools may read, and not in the data folder.
+fn is_readable_by_tools(loaded: &Trusted, folder: &Path) -> bool {
+    let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let folder = real(folder);
+    folder.starts_with(real(&loaded.folder)) && !folder.starts_with(real(&loaded.data))
 }
 
 fn failure(error: &MaintenanceError) -> Failure {
