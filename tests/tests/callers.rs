@@ -356,6 +356,15 @@ fn what_is_paused_is_refused_and_not_listed_until_it_is_resumed() {
         assert_eq!(status, if others_run { 200 } else { 403 }, "{target:?}");
         let (listed, _) = place.json(&["pause", "--list"]);
         assert_eq!(listed["pauses"][0]["target"], paused["target"], "{listed}");
+        // The commands tell the same.
+        let (seen, _) = place.json(&["list", "--caller", "key:bob"]);
+        assert_eq!(seen["tools"], json!([]));
+        let args = ["--args", "{\"expression\":\"1\"}", "--caller", "key:bob"];
+        let explained = [&["policy", "explain", "calculator"][..], &args].concat();
+        let (explained, _) = place.json(&explained);
+        assert_eq!((&explained["rule"], &explained["code"]), (&json!("pause"), &json!("paused")));
+        let (shown, _) = place.json(&["show", "calculator", "--caller", "key:bob"]);
+        assert_eq!(shown["reason"], "paused", "{shown}");
         let resume = [vec!["resume"], target.clone()].concat();
         assert_eq!(place.json(&resume).1, 0);
         until(&gateway, &bob, CALL, 200);

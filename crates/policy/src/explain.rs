@@ -249,7 +249,8 @@ impl Explanation {
                         Charge::Rate { per_min } => format!("{per_min} calls a minute"),
                         Charge::Budget { key, .. } => format!("the budget `{key}`"),
                     });
-                    step.saw = charges.collect::<Vec<_>>().join(", ");
+                    let charges = charges.collect::<Vec<_>>().join(", ");
+                    step.saw = format!("{charges} (what is used up is counted when a call runs)");
                 }
                 _ => (),
             }
@@ -259,7 +260,29 @@ impl Explanation {
             self.rule = need.rule.clone();
             self.reason = "an approval is needed".to_owned();
             self.code = Some(ErrorCode::ApprovalRequired);
+        } else if let Some((code, reason)) = permit.charges().iter().find_map(unpayable) {
+            self.decision = "deny";
+            self.rule = "charges".to_owned();
+            self.reason = reason;
+            self.code = Some(code);
+            if let Some(step) = self.steps.last_mut() {
+                step.result = StepResult::Denies;
+            }
         }
+    }
+}
+
+/// Returns why no call can ever be charged to this limit, if so.
+fn unpayable(charge: &Charge) -> Option<(ErrorCode, String)> {
+    match charge {
+        Charge::Rate { per_min: 0 } => {
+            Some((ErrorCode::RateLimited, "the contract allows 0 calls a minute".to_owned()))
+        }
+        Charge::Budget { key, units, limit } if units > limit => {
+            let reason = format!("one call costs more than the budget `{key}` has for a day");
+            Some((ErrorCode::BudgetExceeded, reason))
+        }
+        _ => None,
     }
 }
 
@@ -287,8 +310,8 @@ mod tests {
 
     use super::*;
     use crate::{
-        CallerRights, CallerSets, EngineError, FeatureFlags, Pauses, PolicyEngine, Question,
-        Verdict, Whitelist,
+        Budget, CallerRights, CallerSets, EngineError, FeatureFlags, Pauses, PolicyEngine,
+        Question, Verdict, Whitelist,
     };
 
     struct Says(Result<bool, ()>);
@@ -359,6 +382,15 @@ mod tests {
                 "approval",
             ),
             (says(Ok(true)), &active, &json!({ "rateLimitPerMin": 5 }), None, "charges", "permit"),
+            (says(Ok(true)), &active, &json!({ "rateLimitPerMin": 0 }), None, "charges", "deny"),
+            (
+                all().with_budget(Budget { daily: Some(1_000_000), ..Budget::default() }),
+                &active,
+                &json!({ "costUnits": 2 }),
+                None,
+                "charges",
+                "deny",
+            ),
         ] {
             let contract = contract(settings);
             let caller = Caller::authenticated(Identity::local());
@@ -382,6 +414,8 @@ mod tests {
             let access = policy.access(&caller, &contract, status);
             let decided = access.and_then(|access| policy.authorize(access, &call));
             let same = match &decided {
+                // Charges are taken in the claim.
+                Ok(_) if step == "charges" => true,
                 Ok(permit) => permit.approval().is_some() == (decision == "approval"),
                 Err(denial) => told.reason.starts_with(&denial.reason),
             };

@@ -46,7 +46,7 @@ pub use error::{InvalidPlan, KeyRefusal, OperationsError, PinError, ResolveError
 pub use executors::Executors;
 pub use limits::{Limits, OutputRule};
 pub use operations::Operations;
-pub use orders::{ORDERS_AGE_MAX, ORDERS_EVERY, secret_digest};
+pub use orders::{ORDERS_AGE_MAX, ORDERS_EVERY, secret_digest, stored_pauses};
 pub use own_tools::{READ_RESULT, SEARCH_TOOLS, own_tools};
 pub use path::StageNote;
 pub use payload_retention::{Intent, PayloadRetention, Results};

@@ -127,6 +127,11 @@ impl InForce {
         }
     }
 
+    /// Returns the targets of the pauses.
+    fn paused(&self) -> Pauses {
+        self.pauses.keys().cloned().collect()
+    }
+
     /// Returns the differences to an earlier reading.
     fn since(&self, before: Option<&Self>) -> Changed {
         let none = BTreeMap::new();
@@ -136,7 +141,7 @@ impl InForce {
             pause.cancels_running && known.get(target) != Some(pause)
         };
         let stops = self.pauses.iter().filter(is_new).map(|(target, _)| target.clone());
-        let pauses = (!are_same).then(|| self.pauses.keys().cloned().collect());
+        let pauses = (!are_same).then(|| self.paused());
         Changed { pauses, stops: stops.collect() }
     }
 }
@@ -228,6 +233,12 @@ fn is_active(key: &ApiKey, clock: &dyn Clock) -> Result<(), KeyRefusal> {
         KeyState::Expired => Err(KeyRefusal::Expired { name: key.name.clone() }),
         KeyState::Revoked => Err(KeyRefusal::Revoked { name: key.name.clone() }),
     }
+}
+
+/// Returns the pauses among stored orders, as a gateway that has just started takes them: a damaged one holds.
+#[must_use]
+pub fn stored_pauses(stored: StoredOrders) -> Pauses {
+    InForce::of(stored).paused()
 }
 
 /// Returns the digest by which a key is stored: SHA-256 in hex. A key has 256 random bits, so that

@@ -75,6 +75,11 @@ pub(super) async fn doctor(
             sandbox(&loaded, &mut checks).await;
             match OfflineGateway::build(loaded).await {
                 Ok(offline) => {
+                    // A store that cannot be read was told before.
+                    if let Ok(true) = super::pause::apply(&offline).await {
+                        let remedy = "`toolbooth pause --list` shows which, and `resume` ends them";
+                        checks.push(bad("pauses", "warning", "calls are paused", remedy));
+                    }
                     sources::check(&offline, &mut checks).await;
                     patterns::check(&offline, &mut checks);
                 }

@@ -8,6 +8,8 @@ use toolbooth_audit::stored_orders::StoredOrders;
 use toolbooth_contracts::id::nearest;
 use toolbooth_contracts::order::{Order, OrderSubject, Pause, PauseTarget};
 use toolbooth_contracts::{Identity, ToolId};
+use toolbooth_policy::Pauses;
+use toolbooth_proxy::stored_pauses;
 use toolbooth_registry::discovered::tool_id;
 
 use super::orders::decide;
@@ -78,6 +80,18 @@ pub(super) async fn resume(
     };
     let order = decide(loaded, OrderChange::Resume { target }).await?;
     report(&order, "calls are accepted within a second", format)
+}
+
+/// Puts the stored pauses in force in a gateway without a store. Returns whether there are any.
+///
+/// # Errors
+/// A failure if there is a store that cannot be read.
+pub(super) async fn apply(offline: &OfflineGateway) -> Result<bool, Failure> {
+    let Some(operations) = open(&offline.loaded).await? else { return Ok(false) };
+    let pauses = stored_pauses(operations.orders().await.map_err(unreadable)?);
+    let is_any = pauses != Pauses::default();
+    offline.catalogue.edit(|world| world.set_pauses(pauses)).await;
+    Ok(is_any)
 }
 
 pub(super) async fn list(loaded: &Loaded, format: Format) -> Result<bool, Failure> {

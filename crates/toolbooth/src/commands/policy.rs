@@ -14,7 +14,7 @@ use toolbooth_policy::rules::{ChangedRule, RuleSet, StatedRule};
 use toolbooth_policy::{Explanation, RuleSeverity};
 use toolbooth_proxy::{Clock, SystemClock};
 
-use super::{text_argument, tools};
+use super::{pause, text_argument, tools};
 use crate::callers;
 use crate::cli::Context;
 use crate::config::Loaded;
@@ -218,6 +218,7 @@ pub(super) async fn explain(
         None => return Err(Failure::usage("the arguments are not JSON").at("--args")),
     };
     tools::everything(&offline).await;
+    pause::apply(&offline).await?;
     let world = offline.worlds.now();
     let claimed = CallContext {
         agent_id: Some(context.agent),

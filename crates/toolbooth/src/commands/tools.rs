@@ -12,6 +12,7 @@ use toolbooth_proxy::Visible;
 use toolbooth_registry::lock::Lock;
 use toolbooth_registry::{RegisteredTool, Source, coverage as report, file};
 
+use super::pause;
 use crate::callers;
 use crate::cli::{CoverageFormat, Form};
 use crate::failure::{FAILED, Failure};
@@ -25,6 +26,24 @@ pub(super) async fn everything(offline: &OfflineGateway) {
     report_first_uses(offline);
 }
 
+/// As [`everything`], with the stored pauses in force: what is paused is not listed, which is told.
+async fn everything_unpaused(offline: &OfflineGateway) {
+    everything(offline).await;
+    pause_stored(offline).await;
+}
+
+/// Puts the stored pauses in force, and tells if there are any.
+async fn pause_stored(offline: &OfflineGateway) {
+    match pause::apply(offline).await {
+        Ok(true) => crate::notice("calls are paused: `toolbooth pause --list` shows which"),
+        Ok(false) => (),
+        Err(failure) => crate::notice(&format!(
+            "warning: the pauses cannot be read, so none is considered: {}",
+            failure.message
+        )),
+    }
+}
+
 pub(super) async fn list(
     offline: OfflineGateway,
     caller_name: &str,
@@ -33,7 +52,7 @@ pub(super) async fn list(
     format: Format,
 ) -> Result<bool, Failure> {
     let caller = callers::named(&offline.loaded, caller_name).await?;
-    everything(&offline).await;
+    everything_unpaused(&offline).await;
     remember_names(&offline);
     let (tools, next) = offline.catalogue.view(&caller).all(after, limit.unwrap_or(usize::MAX));
     offline.close().await;
@@ -95,6 +114,7 @@ pub(super) async fn show(
     everything(&offline).await;
     let view = offline.catalogue.view(&caller);
     let found = view.find_any(name);
+    pause_stored(&offline).await;
     offline.close().await;
     let Some(visible) = found else {
         let (tools, _) = view.all(None, usize::MAX);
@@ -109,7 +129,11 @@ pub(super) async fn show(
     let tool = &visible.tool;
     let mut out = row(&visible);
     if let Some(members) = out.as_object_mut() {
-        let reason = offline.worlds.now().state(tool).and_then(|state| state.reason.clone());
+        let world = offline.worlds.now();
+        let reason = match world.is_paused(tool, &caller) {
+            true => Some("paused".to_owned()),
+            false => world.state(tool).and_then(|state| state.reason.clone()),
+        };
         if let Some(reason) = reason {
             members.insert("reason".to_owned(), json!(reason));
         }
@@ -139,7 +163,7 @@ pub(super) async fn search(
     format: Format,
 ) -> Result<bool, Failure> {
     let caller = callers::named(&offline.loaded, caller_name).await?;
-    everything(&offline).await;
+    everything_unpaused(&offline).await;
     remember_names(&offline);
     let found = offline.catalogue.view(&caller).search(query, limit);
     offline.close().await;
