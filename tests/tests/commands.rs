@@ -116,3 +116,14 @@ fn documents_are_parsed_in_a_worker_that_they_cannot_take_along() {
     }
     place.assert_sound();
 }
+
+#[test]
+fn a_plan_is_read_from_a_file_that_must_exist() {
+    let place = Place::new();
+    place.write("plan.json", r#"{"tools":["calculator"]}"#);
+    assert_eq!(place.json(&["plan", "plan.json"]).0["steps"][0]["code"], "invalid-args");
+    for missing in ["plans.json", "@plans.json"] {
+        let (told, exit) = place.json(&["plan", missing]);
+        assert_eq!((&told["error"]["path"], exit), (&json!("plans.json"), 2), "{told}");
+    }
+}

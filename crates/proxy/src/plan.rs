@@ -285,7 +285,9 @@ fn checked(plan: Plan, steps_max: usize) -> Result<Vec<Step>, InvalidPlan> {
     }
     let all = transitive(&steps, &needs)?;
     for (at, step) in steps.iter().enumerate() {
-        for from in references(&Value::Object(step.args.clone())) {
+        let from = references(&Value::Object(step.args.clone()))
+            .map_err(|wrong| invalid(Some(&step.id), format!("step `{}`: {wrong}", step.id)))?;
+        for from in from {
             let known = places.get(&from);
             if !known.is_some_and(|place| all.get(at).is_some_and(|needs| needs.contains(place))) {
                 let message = format!(

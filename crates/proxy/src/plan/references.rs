@@ -7,28 +7,55 @@ use std::collections::HashMap;
 use serde_json::{Map, Value};
 
 /// Returns the steps that arguments refer to.
-pub(super) fn references(value: &Value) -> Vec<String> {
+///
+/// # Errors
+/// What is wrong with a reference.
+pub(super) fn references(value: &Value) -> Result<Vec<String>, &'static str> {
+    let mut steps = Vec::new();
+    add_references(value, &mut steps)?;
+    Ok(steps)
+}
+
+fn add_references(value: &Value, steps: &mut Vec<String>) -> Result<(), &'static str> {
     match value {
-        Value::Array(items) => items.iter().flat_map(references).collect(),
-        Value::Object(members) if members.contains_key("$literal") && members.len() == 1 => {
-            Vec::new()
+        Value::Array(items) => items.iter().try_for_each(|item| add_references(item, steps)),
+        Value::Object(members) if members.contains_key("$literal") && members.len() == 1 => Ok(()),
+        Value::Object(members) if members.contains_key("$from") => {
+            let (step, pointer) = reference(members).ok_or(
+                "a reference has `$from`, a step, and `pointer`, a text; `$literal` escapes",
+            )?;
+            if !is_pointer(pointer) {
+                return Err(
+                    "a pointer is empty or begins with `/`; `~` is written `~0`, `/` in a name `~1`",
+                );
+            }
+            steps.push(step.to_owned());
+            Ok(())
         }
-        Value::Object(members) => match reference(members) {
-            Some((step, _)) => vec![step.to_owned()],
-            None => members.values().flat_map(references).collect(),
-        },
-        _ => Vec::new(),
+        Value::Object(members) => {
+            members.values().try_for_each(|member| add_references(member, steps))
+        }
+        _ => Ok(()),
     }
 }
 
 /// Parses `{"$from": STEP, "pointer": POINTER}`; the pointer can be absent.
-pub(super) fn reference(members: &Map<String, Value>) -> Option<(&str, &str)> {
+fn reference(members: &Map<String, Value>) -> Option<(&str, &str)> {
     let step = members.get("$from")?.as_str()?;
     let pointer = match members.get("pointer") {
         None => "",
         Some(pointer) => pointer.as_str()?,
     };
-    (members.len() <= 2).then_some((step, pointer))
+    let known = usize::from(members.contains_key("pointer")) + 1;
+    (members.len() == known).then_some((step, pointer))
+}
+
+/// Whether a text is a JSON pointer (RFC 6901).
+fn is_pointer(text: &str) -> bool {
+    let escaped = |(at, _): (usize, &str)| {
+        text.get(at + 1..).is_some_and(|rest| rest.starts_with(['0', '1']))
+    };
+    (text.is_empty() || text.starts_with('/')) && text.match_indices('~').all(escaped)
 }
 
 /// Replaces each reference in arguments by the value that it refers to.

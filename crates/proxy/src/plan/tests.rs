@@ -21,6 +21,23 @@ fn plans_are_checked_before_anything_runs() {
     );
     assert!(bad(r#"{"steps":[{"id":"a","tool":"t"},{"id":"b","tool":"t","args":{"x":[{"$from":"a"}]}}]}"#).contains("does not need"));
     assert!(bad(r#"{"steps":[{"id":"a","tool":"t","nedes":[]}]}"#).contains("nedes"));
+    for (reference, told) in [
+        (r#"{"$from":"a","pointer":"x"}"#, "a pointer"),
+        (r#"{"$from":"a","pointer":"/x~2"}"#, "a pointer"),
+        (r#"{"$from":"a","pointer":"/~"}"#, "a pointer"),
+        (r#"{"$from":"a","pointer":1}"#, "a reference"),
+        (r#"{"$from":"a","pointr":"/x"}"#, "a reference"),
+        (r#"{"$from":"a","pointer":"","x":1}"#, "a reference"),
+        (r#"{"$from":1}"#, "a reference"),
+    ] {
+        let step = |reference: &str| {
+            let second =
+                format!(r#"{{"id":"b","tool":"t","needs":["a"],"args":{{"x":{reference}}}}}"#);
+            format!(r#"{{"steps":[{{"id":"a","tool":"t"}},{second}]}}"#)
+        };
+        assert!(bad(&step(reference)).contains(told), "{reference}");
+        assert!(plan(&step(r#"{"$from":"a","pointer":"/x~1y~0/0"}"#)).is_ok());
+    }
     let literal = r#"{"steps":[{"id":"a","tool":"t","args":{"x":{"$literal":{"$from":"z"}}}}]}"#;
     assert!(plan(literal).is_ok());
 }

@@ -179,12 +179,11 @@ pub(super) async fn plan(
     caller_name: &str,
     format: Format,
 ) -> Result<bool, Failure> {
-    // A plan is an object. An existing path needs no `@`.
-    let text = match std::path::Path::new(given) {
-        path if !given.trim_start().starts_with(['{', '@', '-']) && path.is_file() => {
-            text_argument(&format!("@{given}"))?
-        }
-        _ => text_argument(given)?,
+    // A plan is an object, so that a path needs no `@`.
+    let text = if given.trim_start().starts_with(['{', '@', '-']) {
+        text_argument(given)?
+    } else {
+        text_argument(&format!("@{given}"))?
     };
     let invalid = |message: String| Failure::new(USAGE, ErrorCode::InvalidPlan.as_str(), message);
     let value =
