@@ -36,6 +36,9 @@ const SECRET_WORDS: [&str; 21] = [
     "connectionstring",
 ];
 
+/// Length of the longest secret word.
+const WORD_BYTES_MAX: usize = 16;
+
 /// Whether a field's name indicates that its value is a secret: `dbPassword` does, `maxInputTokens` and
 /// `tokenizer` do not.
 #[must_use]
@@ -56,11 +59,18 @@ pub fn names_a_secret(key: &str) -> bool {
     if SECRET_WORDS.contains(&folded.as_str()) {
         return true;
     }
-    let words = words(key);
-    (1..words.len()).any(|from| {
-        let tail = words.get(from..).unwrap_or_default().concat();
-        SECRET_WORDS.contains(&tail.as_str())
-    })
+    // The last words together, as long as they can be a secret word.
+    let mut tail = String::new();
+    for word in words(key).iter().skip(1).rev() {
+        tail.insert_str(0, word);
+        if SECRET_WORDS.contains(&tail.as_str()) {
+            return true;
+        }
+        if tail.len() > WORD_BYTES_MAX {
+            break;
+        }
+    }
+    false
 }
 
 /// Whether an ASCII name ends with a word, regardless of its letter case and separators.

@@ -28,6 +28,8 @@ pub(crate) enum PieceError {
     NoJson,
     #[error("a pointer begins with `/`, for example `/items/0/name`; an empty one is the whole")]
     NoPointer,
+    #[error("a pointer has at most 128 steps and 4,096 bytes")]
+    LongPointer,
     #[error("the result has nothing at the pointer `{}`", .0.escape_debug())]
     NothingThere(String),
 }

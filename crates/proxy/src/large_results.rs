@@ -23,6 +23,9 @@ const PREVIEW_BYTES: usize = 4 << 10;
 /// Bytes that are read at once: the default if the agent sets no limit, and the maximum.
 const READ_BYTES: usize = 64 << 10;
 const READ_BYTES_MAX: usize = 1 << 20;
+/// Steps and bytes of a pointer, at most.
+const POINTER_STEPS_MAX: usize = 128;
+const POINTER_BYTES_MAX: usize = 4 << 10;
 
 /// A part of a stored result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -228,8 +231,16 @@ impl Wanted {
             taken += 1;
         }
         let next = first.saturating_add(taken);
-        let more =
-            if next <= total { format!("; go on with `line` {next}") } else { String::new() };
+        let before: usize = text.split_inclusive('\n').take(first - 1).map(str::len).sum();
+        let whole = text.split_inclusive('\n').nth(first - 1).map_or(0, str::len);
+        let more = match next <= total {
+            // Only the first line can be too long.
+            _ if whole > piece.len() => {
+                format!("; line {first} is cut: go on with `offset` {}", before + piece.len())
+            }
+            true => format!("; go on with `line` {next}"),
+            false => String::new(),
+        };
         let last = next.saturating_sub(1);
         Ok(Piece { text: piece, place: format!("lines {first} to {last} of {total}{more}") })
     }
@@ -244,6 +255,11 @@ fn pointed<'t>(text: &'t str, pointer: &str) -> Result<&'t RawValue, PieceError>
         return Ok(here);
     }
     let tokens = pointer.strip_prefix('/').ok_or(PieceError::NoPointer)?;
+    // The rest of the text is read once for each step.
+    let is_deep = tokens.split('/').nth(POINTER_STEPS_MAX).is_some();
+    if is_deep || pointer.len() > POINTER_BYTES_MAX {
+        return Err(PieceError::LongPointer);
+    }
     for token in tokens.split('/') {
         let token = token.replace("~1", "/").replace("~0", "~");
         let mut reader = serde_json::Deserializer::from_str(here.get());

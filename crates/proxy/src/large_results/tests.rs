@@ -73,6 +73,17 @@ fn lines_and_pointers_are_found() {
     for none in ["/z", "a", "/a/2", "/a/-", "/a/01", "/a/0/b/c", "/a/+1"] {
         assert!(at(none).is_err(), "{none}");
     }
+    let steps = "/0".repeat(POINTER_STEPS_MAX);
+    assert_eq!(at(&steps), Err(PieceError::NothingThere(steps.clone())));
+    assert_eq!(at(&format!("{steps}/0")), Err(PieceError::LongPointer));
+    assert_eq!(at(&format!("/{}", "0".repeat(POINTER_BYTES_MAX))), Err(PieceError::LongPointer));
+    // A line that is too long is read on by bytes.
+    let long = format!("first\n{}\nthird", "x".repeat(READ_BYTES_MAX + 1));
+    let piece = wanted(r#"{"result":"r","line":2}"#).of(&long).unwrap();
+    let place = "lines 2 to 2 of 3; line 2 is cut: go on with `offset` 1048582";
+    assert_eq!((piece.text.len(), piece.place.as_str()), (READ_BYTES_MAX, place));
+    let rest = wanted(r#"{"result":"r","offset":1048582}"#).of(&long).unwrap();
+    assert_eq!(rest.text, "x\nthird");
     assert!(wanted(r#"{"result":"r","line":9}"#).of("x").is_err());
     assert!(wanted(r#"{"result":"r","pointer":""}"#).of("no json").is_err());
     assert!(wanted(r#"{"result":"r","line":1,"offset":1}"#).of("x").is_err());
