@@ -291,3 +291,20 @@ fn old_records_go_and_their_keys_stay() {
     assert_eq!(effects.lines().count(), 2, "{effects}");
     place.assert_sound();
 }
+
+#[test]
+fn a_plan_that_is_submitted_again_after_a_digest_key_was_added_repeats_no_step() {
+    let place = Place::new();
+    let plan =
+        r#"{"planId":"p","steps":[{"id":"a","tool":"calculator","args":{"expression":"1+1"}}]}"#;
+    let run = || place.json(&["plan", plan]).0["steps"][0].clone();
+    let first = run();
+    assert_eq!((&first["success"], &first["replayed"]), (&json!(true), &json!(false)), "{first}");
+    let path = place.path().join(".toolbooth/digest.key");
+    let keys = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, format!("{}\n{keys}", "ab".repeat(32))).unwrap();
+    let again = run();
+    assert_eq!(again["replayed"], true, "{again}");
+    assert_eq!(again["receiptId"], first["receiptId"]);
+    place.assert_sound();
+}

@@ -21,7 +21,7 @@ use toolbooth_contracts::{
 
 use crate::deliveries::Deliveries;
 use crate::error::KeyRefusal;
-use crate::path::{self, CallOptions};
+use crate::path::{self, CallOptions, DedupKey};
 use crate::proxy::ToolProxy;
 use crate::worker_place::{WorkerPlace, WorkerPlaces};
 
@@ -311,8 +311,6 @@ impl AsyncCalls {
         if call.cancel {
             counterpart.cancel.cancel();
         }
-        let digester = self.proxy.state().parts.ledger.digester();
-        let dedup_key = digester.of_parts(&["queue", &call.caller, &call.call_id]);
         // It was authenticated when the call was submitted.
         let Some(identity) = call.caller_identity() else {
             tracing::error!(call.id = call.call_id, "the caller of a queued call cannot be read");
@@ -341,7 +339,7 @@ impl AsyncCalls {
             }
         }
         let caller = Caller::authenticated(identity);
-        let dedup_key = Some(dedup_key);
+        let dedup_key = Some(DedupKey::of_queued(&call.caller, &call.call_id));
         let place_of_call = Some(place.clone());
         let options = CallOptions { dedup_key, place: place_of_call, ..CallOptions::default() };
         let running = self.proxy.run(ToolCall::new(request, caller), conversation, options);

@@ -17,7 +17,7 @@ use toolbooth_contracts::{
 };
 
 use crate::error::InvalidPlan;
-use crate::path::CallOptions;
+use crate::path::{CallOptions, DedupKey};
 use crate::proxy::ToolProxy;
 use references::{references, resolved};
 
@@ -179,8 +179,7 @@ async fn call_step(
     args: Value,
     (caller, context): (&Caller, &CallContext),
 ) -> Result<ToolResult, String> {
-    let digester = proxy.state().parts.ledger.digester();
-    let key = digester.of_parts(&["plan", plan_id, &step.id]);
+    let key = DedupKey::of_step(plan_id, &step.id);
     // A step has a call id and a key of its own.
     let context = CallContext { call_id: None, idempotency_key: None, ..context.clone() };
     // Arguments that fail the gate are passed to the guard as text, so that their refusal is recorded.

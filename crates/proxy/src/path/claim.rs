@@ -95,7 +95,7 @@ pub(super) async fn claim(
         &contract,
         &found.entered.trail,
         natural_key,
-        found.entered.asked.dedup_key.clone(),
+        found.entered.asked.dedup_key.as_ref(),
     );
     let is_new = |warning: &String| warning != "key-ignored";
     if keys.ignored && found.entered.trail.warnings.iter().all(is_new) {

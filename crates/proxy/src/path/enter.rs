@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use toolbooth_contracts::{Arguments, Conversation, ErrorCode, ToolCall, ToolName};
 
+use super::keys::DedupKey;
 use crate::argument_rules::ArgumentRules;
 use crate::entry::{self, Arrival, Entered, Refused, SourceVerified};
 use crate::state::ProxyState;
@@ -16,7 +17,7 @@ use crate::worker_place::WorkerPlace;
 #[derive(Default)]
 pub(crate) struct CallOptions {
     /// The key of a step of a plan, or of a queued call.
-    pub(crate) dedup_key: Option<String>,
+    pub(crate) dedup_key: Option<DedupKey>,
     /// Arguments that have passed the gate, in place of those of the call.
     pub(crate) arguments: Option<Arguments>,
     /// The rules of the front door for the arguments.
@@ -30,7 +31,7 @@ pub(crate) struct CallOptions {
 /// The requested tool.
 pub(super) struct AskedTool {
     pub(super) name: ToolName,
-    pub(super) dedup_key: Option<String>,
+    pub(super) dedup_key: Option<DedupKey>,
     pub(super) rules: Option<Arc<dyn ArgumentRules>>,
     /// The arguments, until they are moved to the trail.
     input: Input,

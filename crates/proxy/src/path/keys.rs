@@ -11,6 +11,28 @@ use toolbooth_contracts::json::canonical;
 use crate::error::NoKey;
 use crate::trail::CallTrail;
 
+/// What tells a step of a plan, or a queued call, from all others.
+#[derive(Debug, Clone)]
+pub(crate) struct DedupKey([String; 3]);
+
+impl DedupKey {
+    /// Returns the key of a step of a plan.
+    pub(crate) fn of_step(plan_id: &str, step_id: &str) -> Self {
+        Self(["plan", plan_id, step_id].map(str::to_owned))
+    }
+
+    /// Returns the key of a queued call.
+    pub(crate) fn of_queued(caller: &str, call_id: &str) -> Self {
+        Self(["queue", caller, call_id].map(str::to_owned))
+    }
+
+    /// Returns its digest with one key of the store.
+    fn digest(&self, digester: &Digester) -> String {
+        let Self([kind, first, second]) = self;
+        digester.of_parts(&[kind, first, second])
+    }
+}
+
 /// The keys of one call.
 pub(super) struct Keys {
     /// Digests of the keys; the first is the call's own.
@@ -46,7 +68,7 @@ pub(super) fn of_call(
     contract: &ToolContract,
     trail: &CallTrail,
     natural_key: Option<String>,
-    dedup_key: Option<String>,
+    dedup_key: Option<&DedupKey>,
 ) -> Keys {
     let idempotency = &contract.idempotency;
     let tool = contract.tool_id.as_str();
@@ -77,7 +99,7 @@ pub(super) fn of_call(
         // queued call that is delivered again is not a second call. The digests depend on the literal
         // `plan`.
         if idempotency.mode != IdempotencyMode::Keyed {
-            digests.extend(dedup_key.as_ref().map(|key| scoped("plan", key)));
+            digests.extend(dedup_key.map(|key| scoped("plan", &key.digest(digester))));
         }
     }
     let ignored = explicit.is_some()

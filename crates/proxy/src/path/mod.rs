@@ -27,6 +27,7 @@ use toolbooth_contracts::{Conversation, ToolCall, ToolResult};
 
 pub(crate) use answers::{FIRST_BY_ANOTHER, broken, outcome_of, refused};
 pub(crate) use enter::CallOptions;
+pub(crate) use keys::DedupKey;
 
 use crate::state::ProxyState;
 use crate::world::World;
