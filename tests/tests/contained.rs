@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -496,17 +497,25 @@ fn the_gateways_own_files_are_seen_by_no_tool() {
             &format!(
                 "# OWNSECRET\n[http]\ntls = {{ cert = \"open.txt\", key = \"door.pem\" }}\n\
                  [policy]\nrules = \"own.cedar\"\n\
-                 [approvals]\nnotify = {{ command = [\"sh\", \"tell.sh\"] }}\n{SCRIPTS}"
+                 [approvals]\nnotify = {{ command = [\"sh\", \"tell.sh\"] }}\n\
+                 [audit]\nsigning_key = {{ secret_ref = \"file:audit.key\" }}\n{SCRIPTS}"
             ),
         )
+        .write("audit.key", &"a1b2".repeat(16))
+        // Another gateway's data folder, in which only an import has kept a secret.
+        .write("inner/.toolbooth/secrets/token", "OTHERTOKEN")
         .write("own.cedar", "// OWNRULE\n@id(\"all\") permit (principal, action, resource);")
         .write("own.cases.toml", "# OWNCASE\n")
         .write("tell.sh", "# OWNTELL")
         .write("door.pem", "KEYOFTHEDOOR")
         .write("open.txt", "open")
         .write("tools.registry.json", &registry(&[tool("t.run", "sh", "sandbox", 10_000, None)]));
-    let script = r#"{"script":"cat toolbooth.toml door.pem own.cedar own.cases.toml tell.sh .toolbooth/* open.txt /etc/passwd; ls -la .toolbooth"}"#;
+    let script = r#"{"script":"cat toolbooth.toml door.pem own.cedar own.cases.toml tell.sh audit.key .toolbooth/* copies/today/* inner/.toolbooth/*/* open.txt /etc/passwd; ls -la .toolbooth copies/today"}"#;
     place.json(&["call", "calculator", "--args", r#"{"expression":"1"}"#]);
+    std::fs::set_permissions(place.path().join("audit.key"), PermissionsExt::from_mode(0o600))
+        .unwrap();
+    place.json(&["call", "calculator", "--args", r#"{"expression":"1"}"#]);
+    assert_eq!(place.json(&["store", "backup", "copies/today"]).1, 0);
     // The command runs from another folder by an indirect path, and without namespaces.
     let elsewhere = tempfile::tempdir().unwrap();
     let name = place.path().file_name().unwrap().to_str().unwrap();
@@ -528,6 +537,8 @@ fn the_gateways_own_files_are_seen_by_no_tool() {
             "OWNRULE",
             "OWNCASE",
             "OWNTELL",
+            "OTHERTOKEN",
+            "a1b2",
             "signing",
             "SQLite format",
         ] {
@@ -535,6 +546,12 @@ fn the_gateways_own_files_are_seen_by_no_tool() {
         }
     }
     assert!(whole.to_string().contains("tool:x:1000"), "{whole}");
+    for own in ["audit.key", "copies/today/digest.key", "inner/.toolbooth/secrets/token"] {
+        assert!(place.path().join(own).is_file(), "{own}");
+        let (read, exit) =
+            place.json(&["call", "read_file", "--args", &json!({ "path": own }).to_string()]);
+        assert_eq!((&read["error"]["code"], exit), (&json!("tool-error"), 1), "{own}: {read}");
+    }
 }
 
 #[test]

@@ -10,7 +10,7 @@
 use std::collections::{HashSet, VecDeque};
 use std::path::{Path, PathBuf};
 
-use crate::secret_places::{SecretPlaces, is_secret_name};
+use crate::secret_places::{SecretPlaces, is_data_folder, is_secret_name};
 
 /// Files that mark a folder as a project.
 pub(crate) const PROJECT_FILES: [&str; 6] =
@@ -52,7 +52,7 @@ const GIT_CONFIG_BYTES_MAX: u64 = 1 << 20;
 /// The result of a search beneath a folder.
 #[derive(Debug, Default)]
 pub(crate) struct FolderFindings {
-    /// Files that contain secrets.
+    /// Files that contain secrets, and data folders of gateways.
     pub(crate) secrets: Vec<PathBuf>,
     /// Git repositories: folders, or files that name one.
     pub(crate) repositories: Vec<PathBuf>,
@@ -87,9 +87,17 @@ pub(crate) fn survey(root: &Path, bounds: Bounds) -> FolderFindings {
             found.secrets.extend(git_folders(&repository).iter().flat_map(|at| git_secrets(at)));
             found.repositories.push(repository);
         }
-        let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-        for entry in entries.take(ENTRIES_MAX) {
-            let name = entry.file_name().to_string_lossy().into_owned();
+        let entries = std::fs::read_dir(&folder).into_iter().flatten().flatten();
+        let entries: Vec<_> = entries
+            .take(ENTRIES_MAX)
+            .map(|entry| (entry.file_name().to_string_lossy().into_owned(), entry))
+            .collect();
+        let own = folder.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        if depth > 0 && is_data_folder(own, entries.iter().map(|(name, _)| name.as_str())) {
+            found.secrets.push(folder);
+            continue;
+        }
+        for (name, entry) in entries {
             let Ok(kind) = entry.file_type() else { continue };
             if kind.is_dir() {
                 let skipped = name == ".git" || BUILT.contains(&name.as_str());

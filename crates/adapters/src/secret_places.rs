@@ -102,8 +102,11 @@ const FILES: [&str; 6] =
     [".npmrc", ".netrc", ".pypirc", ".git-credentials", ".pgpass", ".vault-token"];
 /// Endings of example files, which name the secrets of a project but contain none.
 const EXAMPLES: [&str; 5] = [".example", ".sample", ".template", ".dist", ".defaults"];
-/// Files of which two mark a folder as the data folder of a gateway.
-const DATA_FILES: [&str; 3] = ["digest.key", "operator.key", "signing.key"];
+/// Files of which two mark a folder as the data folder of a gateway, or a backup of it.
+const DATA_FILES: [&str; 5] =
+    ["checkpoint.note", "digest.key", "operator.key", "signing.key", "toolbooth.db"];
+/// The name of the data folder where no other is configured.
+const DATA_FOLDER: &str = ".toolbooth";
 /// Maximum number of folders above a path that are examined.
 const ABOVE_MAX: usize = 64;
 
@@ -111,6 +114,23 @@ const ABOVE_MAX: usize = 64;
 pub(crate) fn is_secret_name(name: &str) -> bool {
     let is_env = matches!(name, ".env" | ".envrc") || name.starts_with(".env.");
     FILES.contains(&name) || (is_env && !EXAMPLES.iter().any(|end| name.ends_with(end)))
+}
+
+/// Whether a folder with this name and these files is the data folder of a gateway, or a backup of it.
+pub(crate) fn is_data_folder<'f>(name: &str, files: impl IntoIterator<Item = &'f str>) -> bool {
+    name == DATA_FOLDER
+        || files.into_iter().filter(|file| DATA_FILES.contains(file)).nth(1).is_some()
+}
+
+/// Whether a path is, or is in, the data folder of a gateway, or a backup of it.
+pub(crate) fn is_in_data_folder(path: &Path) -> bool {
+    path.ancestors().take(ABOVE_MAX).any(is_at_data_folder)
+}
+
+fn is_at_data_folder(path: &Path) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let there = DATA_FILES.into_iter().filter(|file| path.join(file).is_file());
+    (name == DATA_FOLDER && path.is_dir()) || is_data_folder("", there)
 }
 
 /// Returns the known homes of the machine.
@@ -156,8 +176,7 @@ impl SecretPlaces {
         }
         let names_one = |path: &&Path| {
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-            (is_secret_name(name) && path.is_file())
-                || DATA_FILES.iter().filter(|file| path.join(file).is_file()).nth(1).is_some()
+            (is_secret_name(name) && path.is_file()) || is_at_data_folder(path)
         };
         real.ancestors().take(ABOVE_MAX).find(names_one).map(Path::to_owned)
     }
@@ -230,6 +249,10 @@ mod tests {
             "d/digest.key",
             "d/signing.key",
             "d/toolbooth.db",
+            "q/.toolbooth/secrets/token",
+            "b/digest.key",
+            "b/toolbooth.db",
+            "k/digest.key",
         ] {
             let path = home.path().join(file);
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -254,10 +277,12 @@ mod tests {
             ("p/.env", "p/.env"),
             (".npmrc", ".npmrc"),
             ("d/toolbooth.db", "d"),
+            ("q/.toolbooth/secrets", "q/.toolbooth"),
+            ("b/toolbooth.db", "b"),
         ] {
             assert_eq!(of(path), Some(at(place)), "{path}");
         }
-        for ordinary in ["p", "p/a.txt", "p/.env.example", "", ".config"] {
+        for ordinary in ["p", "p/a.txt", "p/.env.example", "", ".config", "q", "k/digest.key"] {
             assert_eq!(of(ordinary), None, "{ordinary}");
         }
         assert_eq!(secret_place_of(Path::new("/etc/shadow"), None), Some("/etc/shadow".into()));

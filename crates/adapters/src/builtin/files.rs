@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 use toolbooth_contracts::ToolOutput;
 
 use crate::functions::{FunctionError, Functions};
+use crate::secret_places::is_in_data_folder;
 
 /// Maximum size of a file that is read, in bytes.
 pub(crate) const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -66,16 +67,17 @@ impl Roots {
         Self { folders, hidden: hidden.to_vec() }
     }
 
-    /// Whether an opened file belongs to the gateway. The open descriptor is checked, because the
+    /// Whether an opened file belongs to the gateway, or is in the data folder of any gateway or a backup of it. The open descriptor is checked, because the
     /// path may lead to another file by now.
     #[cfg(target_os = "linux")]
     fn is_hidden(&self, opened: &impl std::os::fd::AsRawFd) -> bool {
         let link = format!("/proc/self/fd/{}", opened.as_raw_fd());
         let Ok(real) = std::fs::read_link(link) else { return true };
-        self.hidden.iter().any(|hidden| {
+        let is_own = self.hidden.iter().any(|hidden| {
             // A path that does not exist yet hides nothing.
             hidden.canonicalize().is_ok_and(|hidden| real.starts_with(hidden))
-        })
+        });
+        is_own || is_in_data_folder(&real)
     }
 
     #[cfg(not(target_os = "linux"))]

@@ -107,14 +107,43 @@ fn hidden(loaded: &Loaded) -> Vec<PathBuf> {
     let key = loaded.config.http.tls.as_ref().map(|tls| loaded.path(&tls.key));
     let rules = crate::rules::own_paths(loaded);
     let notify = notify_files(loaded);
+    let secrets = secret_files(loaded);
     let own = std::iter::once(&loaded.data).chain(&loaded.file).chain(&key).chain(&rules);
-    let own = own.chain(&notify);
+    let own = own.chain(&notify).chain(&secrets);
     own.map(|path| {
         // A path that does not exist yet is resolved by its parent folder.
         let beside = || Some(path.parent()?.canonicalize().ok()?.join(path.file_name()?));
         path.canonicalize().ok().or_else(beside).unwrap_or_else(|| path.clone())
     })
     .collect()
+}
+
+/// Returns the files that the configuration and the registry file name as secrets.
+fn secret_files(loaded: &Loaded) -> Vec<PathBuf> {
+    const FILE: &[u8] = b"\"file:";
+    fn collect(value: &Value, found: &mut Vec<PathBuf>) {
+        match value {
+            Value::Object(members) => {
+                for (name, member) in members {
+                    let is_reference = ["secretRef", "secret_ref"].contains(&name.as_str());
+                    match member.as_str().and_then(|text| text.strip_prefix("file:")) {
+                        Some(path) if is_reference => found.push(path.into()),
+                        _ => collect(member, found),
+                    }
+                }
+            }
+            Value::Array(items) => items.iter().for_each(|item| collect(item, found)),
+            _ => (),
+        }
+    }
+    let settings = toml::from_str(&loaded.text).ok();
+    // A registry file that cannot be read is told when it is loaded.
+    let text = crate::files::read(&loaded.registry().0).unwrap_or_default();
+    let names_files = text.windows(FILE.len()).any(|part| part == FILE);
+    let registry = names_files.then(|| serde_json::from_slice(&text).ok()).flatten();
+    let mut found = Vec::new();
+    settings.iter().chain(&registry).for_each(|value| collect(value, &mut found));
+    found.into_iter().map(|path| loaded.path(&path)).collect()
 }
 
 /// Returns the files beneath the folder of the configuration that the command of
