@@ -296,6 +296,11 @@ pub enum FillError {
     /// A list has too many items.
     #[error("`{0}` has too many items")]
     TooMany(String),
+    /// The arguments are longer than a command line can be.
+    #[error(
+        "the arguments are too long for a command line; the command can read them from standard input"
+    )]
+    TooLong,
     /// An argument contains a NUL.
     #[error("`{0}` holds a NUL, which no command line can")]
     Nul(String),

@@ -77,20 +77,21 @@ impl Template {
         })
     }
 
-    /// Returns the text with the arguments that `fill` writes. `None` if an optional argument is
-    /// missing.
+    /// Returns the text with the arguments that `fill` writes; it gets the text so far. `None` if an optional
+    /// argument is missing.
     pub(crate) fn fill(
         &self,
         arguments: &Value,
-        mut fill: impl FnMut(usize, &str, &Placeholder) -> Result<String, FillError>,
+        mut fill: impl FnMut(&str, &str, &Placeholder) -> Result<String, FillError>,
     ) -> Result<Option<String>, FillError> {
         let mut out = String::new();
-        for (at, piece) in self.0.iter().enumerate() {
+        for piece in &self.0 {
             match piece {
                 Piece::Text(text) => out.push_str(text),
                 Piece::Placeholder(place) => {
                     let Some(value) = place.look_up(arguments)? else { return Ok(None) };
-                    out.push_str(&fill(at, &place.text(value)?, place)?);
+                    let text = fill(&out, &place.text(value)?, place)?;
+                    out.push_str(&text);
                 }
             }
         }

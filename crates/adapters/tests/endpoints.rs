@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use toolbooth_adapters::OwnDoors;
-use toolbooth_adapters::endpoint::{Endpoint, EndpointSettings, Operations, Plan, RequestTemplate};
+use toolbooth_adapters::endpoint::{
+    Endpoint, EndpointSettings, IDEMPOTENCY_HEADER, Operations, Plan, RequestTemplate,
+};
 use toolbooth_adapters::net_guard::{Guard, Resolver, refusal};
 use toolbooth_adapters::secrets::Setting;
 use toolbooth_contracts::port::ExecutionError;
@@ -102,7 +104,7 @@ fn settings(plan: Plan, guard: Guard) -> EndpointSettings {
         redirects: 0,
         response_bytes_max: 100_000,
         connect_timeout: Duration::from_secs(5),
-        idempotency_header: None,
+        idempotency_header: IDEMPOTENCY_HEADER,
         authorities: None,
     }
 }
@@ -151,7 +153,6 @@ async fn a_template_asks_and_its_answer_is_data() {
     let plan = Plan::Template(Box::new(template.unwrap()));
     let endpoint = Endpoint::new(EndpointSettings {
         headers: vec![("X-Key".to_owned(), "value".into())],
-        idempotency_header: Some("idempotency-key".parse().unwrap()),
         ..settings(plan, Guard::new(true))
     });
     for _ in 0..3 {
@@ -659,6 +660,19 @@ async fn public_addresses_pass() {
     }
 }
 
+async fn a_body_that_does_not_come_to_its_end_in_time_is_a_timeout() {
+    let server = Server::start(|_| b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nab".to_vec());
+    let endpoint = Endpoint::new(settings(get(&server.url("/slow")), Guard::new(true)));
+    let execution = json!({"endpointRef": "test", "target": "t.t"});
+    let policy = json!({"timeoutMs": 200, "trustLevel": "trusted"});
+    let contract = calls::contract(execution, json!({"policy": policy}));
+    let mut dispatch = calls::dispatch(contract, "{}");
+    dispatch.timeout = Duration::from_millis(200);
+    let (conversation, _cancel) = Conversation::detached();
+    let error = calls::answered(endpoint.execute(dispatch, conversation).await).unwrap_err();
+    assert_eq!((error.code, error.effect), (ErrorCode::Timeout, Effect::Unknown), "{error:?}");
+}
+
 /// Returns the tests of this module.
 pub(crate) fn trials() -> Vec<libtest_mimic::Trial> {
     trials!["endpoints";
@@ -669,6 +683,7 @@ pub(crate) fn trials() -> Vec<libtest_mimic::Trial> {
         a_post_that_was_refused_before_its_body_was_taken_has_not_started,
         a_server_that_did_not_take_a_call_has_not_started_it,
         what_is_no_answer_is_told,
+        a_body_that_does_not_come_to_its_end_in_time_is_a_timeout,
         responses_are_bounded_as_they_are_decompressed,
         redirects_are_followed_only_where_that_is_allowed,
         a_name_that_leads_inside_is_refused_and_noted,

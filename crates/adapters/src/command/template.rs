@@ -10,6 +10,11 @@ use crate::template::{Piece, Placeholder, Template};
 /// Maximum number of words from one list.
 const WORDS_MAX: usize = 1_000;
 
+/// Maximum length of a word, in bytes: what the kernel starts a program with (`MAX_ARG_STRLEN`).
+const WORD_BYTES_MAX: usize = (128 << 10) - 1;
+/// Maximum length of all words, in bytes: less than the kernel starts a program with, because its variables count too.
+const LINE_BYTES_MAX: usize = 1 << 20;
+
 /// A command line in which `{name}` is replaced by an argument.
 ///
 /// A word that consists of a placeholder becomes the argument's text, or one word for each item of
@@ -49,9 +54,12 @@ impl CommandTemplate {
         let mut ended = false;
         for word in &self.0 {
             let Some(place) = word.alone() else {
-                let filled = word
-                    .fill(arguments, |at, text, place| harmless(text, place, at == 0 && !ended))?;
-                ended |= filled.as_deref() == Some("--");
+                // An empty argument before this one does not begin the word.
+                let filled = word.fill(arguments, |before, text, place| {
+                    harmless(text, place, before.is_empty() && !ended)
+                })?;
+                let is_written = word.placeholders().next().is_none();
+                ended |= is_written && filled.as_deref() == Some("--");
                 out.extend(filled);
                 continue;
             };
@@ -64,6 +72,10 @@ impl CommandTemplate {
             for item in items {
                 out.push(harmless(&place.text(item)?, place, !ended)?);
             }
+        }
+        let is_long = out.iter().any(|word| word.len() > WORD_BYTES_MAX);
+        if is_long || out.iter().map(String::len).sum::<usize>() > LINE_BYTES_MAX {
+            return Err(FillError::TooLong);
         }
         Ok(out)
     }
@@ -119,6 +131,15 @@ mod tests {
             let error = filled(words, &evil).unwrap_err();
             assert!(error.to_string().contains("option"), "{error}");
         }
+        // An empty argument, and one that is `--`, change nothing of that.
+        let evil =
+            json!({"a": "-rf", "l": ["x", "--y"], "nul": "a\0b", "o": {}, "e": "", "m": "-"});
+        for words in [&["c", "{e}{a}"][..], &["c", "{e}{e?}{a}"], &["c", "x{m}", "{e}{m}", "{a}"]] {
+            let error = filled(words, &evil).unwrap_err();
+            assert!(error.to_string().contains("option"), "{error}");
+        }
+        let ends = filled(&["c", "-{x}", "{a}"], &json!({"x": "-", "a": "-rf"}));
+        assert!(ends.unwrap_err().to_string().contains("option"));
         for words in [&["c", "--", "{a}"][..], &["c", "--x={a}"], &["c", "--", "{l}"]] {
             assert!(filled(words, &evil).is_ok());
         }
@@ -127,6 +148,15 @@ mod tests {
         {
             assert!(filled(&words, &evil).unwrap_err().to_string().contains(expected));
         }
+    }
+
+    #[test]
+    fn words_that_no_program_can_be_started_with_are_refused() {
+        let long = |bytes: usize| filled(&["c", "x{a}"], &json!({"a": "y".repeat(bytes)}));
+        assert!(long(WORD_BYTES_MAX - 1).is_ok());
+        assert!(matches!(long(WORD_BYTES_MAX), Err(FillError::TooLong)));
+        let many = json!({"l": vec!["y".repeat(100_000); 11]});
+        assert!(matches!(filled(&["c", "{l}"], &many), Err(FillError::TooLong)));
     }
 
     #[test]

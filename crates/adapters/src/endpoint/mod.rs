@@ -54,6 +54,9 @@ pub enum Plan {
     Operations(Box<Operations>),
 }
 
+/// The header that carries the idempotency key, where the configuration names no other.
+pub const IDEMPOTENCY_HEADER: HeaderName = HeaderName::from_static("idempotency-key");
+
 /// A configured endpoint.
 #[derive(Debug, Clone)]
 pub struct EndpointSettings {
@@ -71,8 +74,8 @@ pub struct EndpointSettings {
     pub response_bytes_max: usize,
     /// The connect timeout.
     pub connect_timeout: Duration,
-    /// The header that carries the idempotency key.
-    pub idempotency_header: Option<HeaderName>,
+    /// The header that carries the idempotency key, such as [`IDEMPOTENCY_HEADER`].
+    pub idempotency_header: HeaderName,
     /// Certificates of authorities that are trusted in addition to the system's, PEM.
     pub authorities: Option<Vec<u8>>,
 }
@@ -162,11 +165,10 @@ impl Endpoint {
             value.set_sensitive(true);
             headers.insert(header, value);
         }
-        if let (Some(name), Some(key)) =
-            (&self.settings.idempotency_header, &dispatch.idempotency_key)
+        if let Some(key) = &dispatch.idempotency_key
             && let Ok(value) = HeaderValue::from_str(key)
         {
-            headers.insert(name.clone(), value);
+            headers.insert(self.settings.idempotency_header.clone(), value);
         }
         Ok(headers)
     }

@@ -109,7 +109,7 @@ impl RequestTemplate {
                     None => Vec::new(),
                 },
                 None => {
-                    let plain = |_, text: &str, _: &_| Ok(text.to_owned());
+                    let plain = |_: &str, text: &str, _: &_| Ok(text.to_owned());
                     template.fill(arguments, plain)?.into_iter().collect()
                 }
             };
@@ -174,7 +174,7 @@ fn filled(document: &Value, arguments: &Value) -> Result<Option<Value>, FillErro
             match template.alone() {
                 Some(place) => place.look_up(arguments)?.cloned(),
                 None => {
-                    let plain = |_, text: &str, _: &_| Ok(text.to_owned());
+                    let plain = |_: &str, text: &str, _: &_| Ok(text.to_owned());
                     template.fill(arguments, plain)?.map(Value::String)
                 }
             }

@@ -85,7 +85,12 @@ impl Endpoint {
         let fine = status.as_u16() < 400;
         let most = if fine { self.settings.response_bytes_max } else { FAILURE_BYTES_MAX };
         let (bytes, whole) = body(response, most).await.map_err(|error| {
-            ExecutionError::adapter(Effect::Unknown, format!("the response broke off: {error}"))
+            let internal = format!("the response broke off: {error}");
+            if error.is_timeout() {
+                let (code, effect) = (ErrorCode::Timeout, Effect::Unknown);
+                return ExecutionError { code, effect, safe: None, internal };
+            }
+            ExecutionError::adapter(Effect::Unknown, internal)
         })?;
         if !fine {
             return Err(self.refusal(status, &bytes, before));

@@ -35,7 +35,7 @@ pub(crate) struct Endpoint {
     pub(crate) response_bytes_max: Option<usize>,
     /// Timeout of connecting, in milliseconds.
     pub(crate) connect_timeout_ms: Option<u64>,
-    /// The header that carries the idempotency key.
+    /// The header that carries the idempotency key; without it `Idempotency-Key`.
     pub(crate) idempotency_header: Option<String>,
     /// A PEM file with certificate authorities that are trusted in addition to those of the system.
     pub(crate) ca_file: Option<PathBuf>,

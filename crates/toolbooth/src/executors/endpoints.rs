@@ -103,7 +103,8 @@ fn settings_of(
             .map_or(endpoint::CONNECT_TIMEOUT, Duration::from_millis),
         idempotency_header: idempotency_header
             .transpose()
-            .map_err(|_| wrong(&"`idempotency_header` is no header"))?,
+            .map_err(|_| wrong(&"`idempotency_header` is no header"))?
+            .unwrap_or(endpoint::IDEMPOTENCY_HEADER),
         authorities: authorities
             .transpose()
             .map_err(|failure| wrong(&format!("`ca_file`: {}", failure.message)))?,
