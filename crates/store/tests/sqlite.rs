@@ -688,6 +688,41 @@ async fn a_database_that_was_put_back_is_refused_until_somebody_accepts_it() {
 }
 
 #[tokio::test]
+async fn an_acceptance_excuses_no_log_that_is_cut_later() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let running = open(&data, "one");
+    let options = SqliteOptions { accept_restored: true, ..SqliteOptions::default() };
+    let accepting = sqlite::open(&data, "two", options, &moment(1)).unwrap();
+    accepting.checkpoint(Due::NOW, moment(2)).await.unwrap().unwrap();
+    accepting.close(moment(3)).await.unwrap();
+    drop(accepting);
+    // What is there now is put back after the other log has grown.
+    let copy = folder.path().join("copy");
+    sqlite::backup(&data, &copy).unwrap();
+    checkpointed(&running).await;
+    let note = running.checkpoint(Due::NOW, moment(5)).await.unwrap().unwrap();
+    let keys = vec![running.signer().verifier()];
+    running.close(moment(6)).await.unwrap();
+    drop(running);
+    let reads = SqliteReads::open(&copy.join(DATABASE)).unwrap();
+    let known = TrustAnchors { keys, notes: vec![note], ..TrustAnchors::default() };
+    let report = verify::store(&reads, known.clone()).await.unwrap();
+    let told: Vec<_> =
+        report.problems.iter().map(|one| (one.kind.as_str(), &*one.writer)).collect();
+    assert_eq!(told, [("missing", "one")], "{report:?}");
+    // An operator who accepts this state too is believed.
+    sqlite::restore(&data, &copy).unwrap();
+    let options = SqliteOptions { accept_restored: true, ..SqliteOptions::default() };
+    let accepting = sqlite::open(&data, "three", options, &moment(7)).unwrap();
+    accepting.close(moment(8)).await.unwrap();
+    drop(accepting);
+    let reads = SqliteReads::open(&data.join(DATABASE)).unwrap();
+    let report = verify::store(&reads, known).await.unwrap();
+    assert!(report.ok, "{report:?}");
+}
+
+#[tokio::test]
 async fn a_store_that_is_dropped_leaves_one_file_at_rest() {
     let folder = tempfile::tempdir().unwrap();
     for round in 0..20 {

@@ -243,7 +243,7 @@ impl LogFindings {
                     .partition(|(own, at, _)| own == writer && *at < seq);
                 self.claimed = rest;
                 for head in vouched.into_iter().flat_map(|(_, _, heads)| heads) {
-                    self.learnt.restored.insert(head.writer, head.size);
+                    self.learnt.restored.entry(head.writer).or_default().insert(head.size);
                 }
                 let root = Some(signed.root);
                 self.learnt.want(signed.writer, signed.size, root, "its checkpoint", false);

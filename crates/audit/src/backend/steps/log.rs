@@ -262,7 +262,11 @@ fn adopted(writer: &str, log: &PrunedLog, at: &Moment) -> EventBody {
 
 impl AcceptRestored {
     fn event(&self, set: &WorkingSet) -> EventBody {
-        let ends = set.surveyed.heads.iter().map(|other| &other.head);
+        // A log that still grows was not cut, unless it is known to lack events.
+        let is_lost = |writer: &str| self.lost.as_ref().is_some_and(|(lost, _)| lost == writer);
+        let ends = set.surveyed.heads.iter();
+        let ends = ends.filter(|other| other.ended || is_lost(&other.head.writer));
+        let ends = ends.map(|other| &other.head);
         let mut heads: Vec<serde_json::Value> = ends
             .clone()
             .map(|end| {

@@ -2,7 +2,7 @@
 //!
 //! Doc: records.md#verification
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::backend::merkle::{Frontier, Hash};
 use crate::backend::pruning::Remaining;
@@ -61,8 +61,8 @@ pub(in crate::verify) struct Expectations {
     /// those of calls without a receipt.
     pub(super) logs_dropped: BTreeMap<String, u64>,
     pub(super) refusals_dropped: BTreeMap<String, u64>,
-    /// The ends of logs of a restored backup.
-    pub(super) restored: BTreeMap<String, u64>,
+    /// The ends of logs of a restored backup, at each acceptance.
+    pub(super) restored: BTreeMap<String, BTreeSet<u64>>,
     /// The number of milestones of each writer, and the sum of their places.
     pub(in crate::verify) milestones: BTreeMap<String, (i64, i128)>,
     /// The place at which a log states its end.
@@ -148,9 +148,10 @@ impl Expectations {
         base.max(adopted).is_some_and(|size| seq < size)
     }
 
-    /// Whether an operator has accepted the current end of a log.
+    /// Whether an operator has accepted the current end of a log. A log that has grown since was not cut then, so it
+    /// is not excused if it was cut later.
     pub(in crate::verify) fn is_restored(&self, writer: &str, has: u64) -> bool {
-        self.restored.get(writer).is_some_and(|size| *size <= has)
+        self.restored.get(writer).is_some_and(|sizes| sizes.contains(&has))
     }
 
     pub(super) fn want(
