@@ -344,8 +344,11 @@ impl<B: Backend> Writer<B> {
                 return committed;
             }
         }
-        // If the cause is this writer's own log, recovery reports it.
+        // If the cause is this writer's own log, or a newer version of the store, recovery reports it.
         self.unproven = true;
+        if let Some(late) = self.recover().await.map_err(Failure::Unavailable)? {
+            self.orphans.extend(late.begun);
+        }
         Err(Failure::Outdated)
     }
 

@@ -20,8 +20,11 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum connections of the read pool.
 const READERS: usize = 4;
 /// Settings of connections outside the pool: timeouts, plans that use indexes, durable commits.
-const SESSION: &str = "SET lock_timeout = '5s'; SET statement_timeout = '15s'; \
-                       SET idle_in_transaction_session_timeout = '30s'; \
+///
+/// The server ends the transaction of a replica that has stopped, with its locks, before others give up waiting for
+/// them.
+const SESSION: &str = "SET lock_timeout = '8s'; SET statement_timeout = '15s'; \
+                       SET idle_in_transaction_session_timeout = '3s'; \
                        SET plan_cache_mode = 'force_generic_plan'; SET enable_seqscan = off; \
                        SET enable_hashjoin = off; SET enable_mergejoin = off; SET jit = off; \
                        SELECT set_config('synchronous_commit', 'on', false) \
