@@ -174,6 +174,11 @@ fn an_auditor_needs_only_an_export_a_key_and_a_checkpoint() {
     );
 }
 
+fn checks_of<'r>(report: &'r Value, name: &str) -> Vec<&'r Value> {
+    let checks = report["checks"].as_array().unwrap();
+    checks.iter().filter(|check| check["name"] == name).collect()
+}
+
 #[test]
 fn a_backup_is_put_back_and_nothing_runs_before_somebody_accepts_it() {
     let place = torture::place("");
@@ -222,7 +227,16 @@ fn a_backup_is_put_back_and_nothing_runs_before_somebody_accepts_it() {
     assert_eq!(place.json(&["audit", "accept-restore"]).1, 0);
     assert_eq!(pay("a").0["replayed"], true);
     place.assert_sound();
-    // Without the key, asynchronous calls cannot be compared with their events.
+    // Without the key, or with another one, asynchronous calls cannot be compared with their events.
+    let key = place.path().join(".toolbooth/digest.key");
+    std::fs::write(&key, "ab".repeat(32)).unwrap();
+    let (report, exit) = place.json(&["audit", "verify"]);
+    let told = report["problems"].as_array().unwrap();
+    assert_eq!((told.len(), &told[0]["kind"], exit), (1, &json!("digest-key-missing"), 1));
+    assert!(told[0]["message"].as_str().unwrap().contains("is not known here"), "{report}");
+    let (checked, _) = place.json(&["doctor"]);
+    let checks = checks_of(&checked, "store");
+    assert!(checks[0]["message"].as_str().unwrap().contains("is not known here"), "{checked}");
     std::fs::remove_file(place.path().join(".toolbooth/digest.key")).unwrap();
     let (report, exit) = place.json(&["audit", "verify"]);
     assert_eq!(

@@ -339,6 +339,28 @@ pub(crate) async fn own_digester(loaded: &Loaded) -> Result<Option<Digester>, Fa
     Ok(Some(digester))
 }
 
+/// Returns the digest keys of this gateway's store for its verification; otherwise why they cannot be used: there are
+/// none, or the store has another one.
+pub(crate) async fn fitting_digester(
+    loaded: &Loaded,
+    reads: &dyn LedgerReads,
+) -> Result<Result<Digester, String>, Failure> {
+    let Some(digester) = own_digester(loaded).await? else {
+        let missing = "the digest key is missing, so asynchronous calls cannot be compared";
+        return Ok(Err(missing.to_owned()));
+    };
+    let stored = reads.key_ids().await.map_err(|error| Failure::store(error.to_string()))?;
+    let is_unknown = |id: &String| digester.all().all(|own| own.key_id() != id);
+    match stored.unwrap_or_default().into_iter().find(is_unknown) {
+        None => Ok(Ok(digester)),
+        Some(id) => Ok(Err(format!(
+            "the digest key has the id {}; the store also has one with the id {id}, which is not known here, so \
+             asynchronous calls cannot be compared",
+            digester.key_id()
+        ))),
+    }
+}
+
 /// Returns the public key of this gateway, if it has signed or is configured to sign.
 pub(crate) async fn own_key(loaded: &Loaded) -> Result<Option<String>, Failure> {
     if let Some(signer) = signer(loaded).await? {

@@ -371,18 +371,21 @@ async fn store(loaded: &Loaded, checks: &mut Vec<Check>) {
             BTreeMap::new()
         }
     };
-    let digester = match crate::records::own_digester(loaded).await {
-        Ok(digester) => digester,
+    let digester = match crate::records::fitting_digester(loaded, &*reads).await {
+        Ok(Ok(digester)) => Some(digester),
+        Ok(Err(reason)) => {
+            let remedy = match &loaded.config.store.url {
+                Some(_) => "give the key of the other replicas as `digest_key`",
+                None => "restore `digest.key` from a backup",
+            };
+            checks.push(bad("store", "failed", reason, remedy));
+            return;
+        }
         Err(failure) => {
             checks.push(of_failure("store", &failure));
             return;
         }
     };
-    if digester.is_none() {
-        let remedy = "restore the data folder from a backup";
-        checks.push(bad("store", "failed", "`digest.key` is missing", remedy));
-        return;
-    }
     if crate::records::kept_note(loaded).is_none() {
         checks.push(bad(
             "checkpoint",

@@ -124,20 +124,16 @@ pub(super) async fn audit(loaded: Trusted, command: Audit) -> Result<bool, Failu
             if store.is_none() && file.is_none() {
                 notes.extend(records::kept_note(&loaded));
             }
-            let digester = match (&store, &file) {
-                (None, None) => records::own_digester(&loaded).await?,
-                _ => None,
-            };
             let pins = match (&store, &file) {
                 (None, None) => recorded_pins(&loaded)?,
                 _ => BTreeMap::new(),
             };
             let is_own = store.is_none() && file.is_none();
-            let lacks_key = is_own && digester.is_none();
+            let mut lacks_key = None;
             if is_own && records::kept_note(&loaded).is_none() {
                 crate::notice(NO_CHECKPOINT);
             }
-            let known = TrustAnchors { keys, notes, digester, pins };
+            let mut known = TrustAnchors { keys, notes, digester: None, pins };
             let mut report = match file {
                 Some(path) => {
                     verify::export(|| std::fs::File::open(&path).map(BufReader::new), known)
@@ -155,12 +151,17 @@ pub(super) async fn audit(loaded: Trusted, command: Audit) -> Result<bool, Failu
                     let reads = records::reads(&loaded, store.as_deref())
                         .await?
                         .ok_or_else(|| Failure::store("there is no store to verify").at(place))?;
+                    if is_own {
+                        match records::fitting_digester(&loaded, &*reads).await? {
+                            Ok(digester) => known.digester = Some(digester),
+                            Err(reason) => lacks_key = Some(reason),
+                        }
+                    }
                     records::operations(reads)?.verify(known).await.map_err(unreadable)?
                 }
             };
-            if lacks_key {
-                let message = "`digest.key` is missing, so asynchronous calls cannot be compared";
-                report.add("digest-key-missing", message.to_owned());
+            if let Some(reason) = lacks_key {
+                report.add("digest-key-missing", reason);
             }
             print_report(&report, shown.format);
             Ok(report.ok)
