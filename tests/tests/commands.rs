@@ -122,6 +122,11 @@ fn a_plan_is_read_from_a_file_that_must_exist() {
     let place = Place::new();
     place.write("plan.json", r#"{"tools":["calculator"]}"#);
     assert_eq!(place.json(&["plan", "plan.json"]).0["steps"][0]["code"], "invalid-args");
+    for list in [r#"["calculator"]"#, "[]", r#"["p",null,["calculator"]]"#] {
+        place.write("list.json", list);
+        let (told, exit) = place.json(&["plan", "list.json"]);
+        assert_eq!((&told["error"]["code"], exit), (&json!("invalid-plan"), 2), "{told}");
+    }
     for missing in ["plans.json", "@plans.json"] {
         let (told, exit) = place.json(&["plan", missing]);
         assert_eq!((&told["error"]["path"], exit), (&json!("plans.json"), 2), "{told}");

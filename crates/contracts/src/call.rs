@@ -26,7 +26,7 @@ pub struct CallRequest {
     )]
     pub args: Option<Box<RawValue>>,
     /// The context that the agent claims.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "crate::named_members::object")]
     pub context: CallContext,
 }
 
@@ -135,6 +135,28 @@ impl CallRequest {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::named_members::object;
+
+    fn read(text: &str) -> Result<CallRequest, serde_json::Error> {
+        object(&mut serde_json::Deserializer::from_str(text))
+    }
+
+    #[test]
+    fn lists_are_no_requests() {
+        assert!(
+            read(
+                r#"{"toolId":"a.b","args":{"x":12345678901234567890123},"context":{"callId":"c"}}"#
+            )
+            .is_ok()
+        );
+        for list in [
+            r#"["a.b",{"x":1},{"callId":"c"}]"#,
+            r#"{"toolId":"a.b","context":["c","a",1,null,null,null,null,null]}"#,
+            "[]",
+        ] {
+            assert!(read(list).is_err(), "{list}");
+        }
+    }
 
     #[test]
     fn wire_cannot_carry_a_caller() {

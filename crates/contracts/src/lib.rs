@@ -22,6 +22,7 @@ pub mod guard;
 pub mod history;
 pub mod id;
 pub mod json;
+pub mod named_members;
 pub mod order;
 pub mod payload;
 pub mod plan;

@@ -19,7 +19,11 @@ pub struct Plan {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan_id: Option<String>,
     /// The steps.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        deserialize_with = "crate::named_members::objects",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub steps: Option<Vec<PlanStep>>,
     /// Short form: one step per tool, without arguments, in sequence.
     #[serde(default, skip_serializing_if = "Option::is_none")]

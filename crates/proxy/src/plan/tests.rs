@@ -38,6 +38,8 @@ fn plans_are_checked_before_anything_runs() {
         assert!(bad(&step(reference)).contains(told), "{reference}");
         assert!(plan(&step(r#"{"$from":"a","pointer":"/x~1y~0/0"}"#)).is_ok());
     }
+    // Steps are objects: a list of the values of their members is none.
+    assert!(bad(r#"{"steps":[["a","t",{"x":1}]]}"#).contains("sequence"));
     let literal = r#"{"steps":[{"id":"a","tool":"t","args":{"x":{"$literal":{"$from":"z"}}}}]}"#;
     assert!(plan(literal).is_ok());
 }

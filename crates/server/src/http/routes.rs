@@ -13,7 +13,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use toolbooth_contracts::conversation::CancelHandle;
-use toolbooth_contracts::{CallRequest, Caller, Conversation, ErrorCode, ToolCall};
+use toolbooth_contracts::{CallRequest, Caller, Conversation, ErrorCode, ToolCall, named_members};
 use toolbooth_proxy::Submission;
 
 use super::{HttpDoor, Problem, ProblemCode, read_json};
@@ -42,7 +42,9 @@ pub(super) async fn call(
         Ok(bytes) => bytes,
         Err(problem) => return problem.into_response(),
     };
-    let mut request: CallRequest = match serde_json::from_slice(&bytes) {
+    let mut reader = serde_json::Deserializer::from_slice(&bytes);
+    let read = named_members::object(&mut reader);
+    let mut request: CallRequest = match read.and_then(|request| reader.end().map(|()| request)) {
         Ok(request) => request,
         Err(error) => return bad(format!("the body is no call: {error}")),
     };

@@ -5,7 +5,9 @@ use serde_json::{Value, json};
 use toolbooth_contracts::id::nearest;
 use toolbooth_contracts::json::{self, JsonFaultKind};
 use toolbooth_contracts::plan::{Plan, StepStatus};
-use toolbooth_contracts::{CallContext, Conversation, ErrorCode, Status, ToolCall, ToolName};
+use toolbooth_contracts::{
+    CallContext, Conversation, ErrorCode, Status, ToolCall, ToolName, named_members,
+};
 use toolbooth_proxy::{InvalidPlan, Limits, check_plan};
 use toolbooth_registry::Source;
 
@@ -188,7 +190,7 @@ pub(super) async fn plan(
     let invalid = |message: String| Failure::new(USAGE, ErrorCode::InvalidPlan.as_str(), message);
     let value =
         json::parse(&text).map_err(|fault| invalid(format!("the plan is no JSON: {fault}")))?;
-    let plan: Plan = serde_json::from_value(value)
+    let plan: Plan = named_members::object(value)
         .map_err(|error| invalid(format!("this is no plan: {error}")))?;
     let refused = |error: InvalidPlan| {
         let failure = invalid(error.message);
