@@ -53,7 +53,38 @@ pub(super) fn contract(entry: &RegistryEntry<'_>) -> serde_json::Result<ToolCont
         let name = entry.get(fields::TOOL_ID).and_then(Value::as_str).unwrap_or_default();
         out.entry("execution").or_insert_with(|| dispatch_rule(name));
     }
-    serde_json::from_value(Value::Object(out))
+    // The derived reader of further keys knows no number with more than 64 bits, so they are added afterwards.
+    let is_known = |key: &str| {
+        fields::TOP.iter().any(|field| field.canonical == key)
+            || [fields::ANNOTATIONS, fields::SHOWN].contains(&key)
+    };
+    let further = take_unknown(&mut out, is_known);
+    let mut within = |section: &str, known: &[&str]| match out.get_mut(section) {
+        Some(Value::Object(members)) => take_unknown(members, |key| known.contains(&key)),
+        _ => Map::new(),
+    };
+    let of_capabilities = within("capabilities", &fields::CAPABILITIES);
+    let of_execution = within("execution", &fields::EXECUTION);
+    let of_policy = within("policy", &fields::POLICY);
+    let of_idempotency = within("idempotency", &fields::IDEMPOTENCY.map(|field| field.canonical));
+    let mut contract: ToolContract = serde_json::from_value(Value::Object(out))?;
+    contract.extra.extend(further);
+    contract.capabilities.extra.extend(of_capabilities);
+    contract.execution.extra.extend(of_execution);
+    contract.policy.extra.extend(of_policy);
+    contract.idempotency.extra.extend(of_idempotency);
+    Ok(contract)
+}
+
+/// Takes the members that are not known.
+fn take_unknown(
+    members: &mut Map<String, Value>,
+    is_known: impl Fn(&str) -> bool,
+) -> Map<String, Value> {
+    let all = std::mem::take(members).into_iter();
+    let (known, unknown) = all.partition(|(key, _)| is_known(key));
+    *members = known;
+    unknown
 }
 
 /// Returns the default target: the first part of a name is the handler domain, and the rest joined with
