@@ -239,6 +239,25 @@ async fn servers_that_do_not_know_the_modern_era_are_greeted() {
     scripted.server.close().await;
 }
 
+async fn a_caller_that_gives_up_ends_no_start_that_others_wait_for() {
+    let scripted = Arc::new(Scripted::new("silent", ""));
+    let (conversation, counterpart) = Conversation::pair(false);
+    let own = Arc::clone(&scripted);
+    let first = tokio::spawn(async move { own.call_with("echo", "{}", conversation).await });
+    let started = async {
+        while scripted.sent("server/discover").is_empty() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    soon("the start", started).await;
+    counterpart.cancel.cancel();
+    let error = soon("the end of the first call", first).await.unwrap().unwrap_err();
+    assert_eq!((error.code, error.effect), (ErrorCode::Cancelled, Effect::NotStarted));
+    scripted.call("echo", json!({})).await.unwrap();
+    assert_eq!(scripted.sent("server/discover").len(), 1, "it was started once");
+    scripted.server.close().await;
+}
+
 async fn a_refusal_reaches_the_agent() {
     let scripted = Scripted::new("modern", "");
     for (code, effect) in [
@@ -410,6 +429,7 @@ pub(crate) fn trials() -> Vec<libtest_mimic::Trial> {
         answers_out_of_order_and_twice_find_their_calls,
         a_server_that_dies_costs_what_was_in_flight,
         servers_that_do_not_know_the_modern_era_are_greeted,
+        a_caller_that_gives_up_ends_no_start_that_others_wait_for,
         a_refusal_reaches_the_agent,
         a_call_goes_out_as_it_is,
         a_call_that_is_cancelled_is_told,

@@ -48,6 +48,12 @@ struct State {
 }
 
 impl State {
+    /// Returns the connection if requests can be sent over it.
+    fn live(&self) -> Option<&Arc<Connection>> {
+        let is_live = |own: &&Arc<Connection>| !own.channel.is_session_over() && !own.is_closed();
+        self.connection.as_ref().filter(is_live)
+    }
+
     /// Records the loss of a connection.
     fn record_loss(&mut self) {
         let is_short = self.opened.is_some_and(|at| at.elapsed() < SHORT_LIFE);
@@ -141,24 +147,34 @@ impl Link {
         !self.subscriptions.is_empty()
     }
 
-    /// Returns the live connection, or opens a new one.
-    pub(super) async fn connection(&self) -> Result<Arc<Connection>, Unconnected> {
+    /// Returns the live connection, or opens a new one. A caller that gives up ends only its own waiting: the
+    /// connection is opened for the others.
+    pub(super) async fn connection(self: &Arc<Self>) -> Result<Arc<Connection>, Unconnected> {
+        let state = self.state.lock().await;
+        if let Some(connection) = state.live().filter(|_| !state.closed) {
+            return Ok(Arc::clone(connection));
+        }
+        drop(state);
+        let link = Arc::clone(self);
+        let opening = tokio::spawn(async move { link.opened().await });
+        let closing = |_| Err(Unconnected::of(&ConnectError::Closing, |text| text.to_owned()));
+        opening.await.unwrap_or_else(closing)
+    }
+
+    async fn opened(&self) -> Result<Arc<Connection>, Unconnected> {
         let mut state = self.state.lock().await;
         if state.closed {
             return Err(Unconnected::of(&ConnectError::Closing, |text| text.to_owned()));
         }
-        if let Some(connection) = &state.connection {
-            let is_known = !connection.channel.is_session_over();
-            if is_known && !connection.is_closed() {
-                return Ok(Arc::clone(connection));
-            }
-            if let Some(lost) = state.connection.take() {
-                if is_known {
-                    state.record_loss();
-                    lost.close().await;
-                } else {
-                    lost.end_tasks();
-                }
+        if let Some(connection) = state.live() {
+            return Ok(Arc::clone(connection));
+        }
+        if let Some(lost) = state.connection.take() {
+            if lost.channel.is_session_over() {
+                lost.end_tasks();
+            } else {
+                state.record_loss();
+                lost.close().await;
             }
         }
         if let Some((at, pause, reason)) = &state.failed
@@ -251,7 +267,7 @@ impl Link {
     /// connection. This is not a retry: by the protocol, such a server has not processed the
     /// request. The client must then begin a new session.
     pub(super) async fn serve(
-        &self,
+        self: &Arc<Self>,
         request: &Request<'_>,
         schema: Option<&Value>,
         timeout: Duration,
@@ -362,7 +378,7 @@ impl Link {
 
     /// Ends the subscription to a resource.
     pub(super) async fn unsubscribe(
-        &self,
+        self: &Arc<Self>,
         uri: &str,
         timeout: Duration,
         conversation: &Conversation,
@@ -387,7 +403,7 @@ impl Link {
     }
 
     async fn ask_of(
-        &self,
+        self: &Arc<Self>,
         method: &'static str,
         uri: &str,
         timeout: Duration,

@@ -3,6 +3,7 @@
 //! Path: 3. Doc: execution.md#mcp-servers
 
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
@@ -70,14 +71,14 @@ fn size(value: &Value) -> usize {
 
 /// A reader of lists that counts their total size.
 struct Pager<'a> {
-    link: &'a Link,
+    link: &'a Arc<Link>,
     timeout: Duration,
     bytes: usize,
     problems: Vec<String>,
 }
 
 /// Lists everything that a server offers.
-pub(super) async fn list(link: &Link, timeout: Duration) -> Result<Listing, SourceError> {
+pub(super) async fn list(link: &Arc<Link>, timeout: Duration) -> Result<Listing, SourceError> {
     let mut pager = Pager { link, timeout, bytes: 0, problems: Vec::new() };
     if let Ok(connection) = link.connection().await {
         // A server notifies of later changes only if it was subscribed to before the lists are read.
