@@ -190,6 +190,51 @@ fn handlers_in_python_run() {
 }
 
 #[test]
+fn a_value_that_is_not_accepted_is_a_result_of_a_handler_that_goes_on() {
+    const JS: &str = r#"
+let calls = 0;
+export const count = () => ({ calls: ++calls });
+export const half = () => "\ud800x";
+export const deep = () => { let value = 1; for (let n = 0; n < 200; n++) value = [value]; return { value }; };
+"#;
+    const PY: &str = r#"
+calls = 0
+
+def count(args):
+    global calls
+    calls += 1
+    return {"calls": calls}
+
+def half(args):
+    return "\ud800x"
+
+def deep(args):
+    value = 1
+    for _ in range(200):
+        value = [value]
+    return {"value": value}
+"#;
+    let place = Place::new();
+    let names = ["js.count", "js.half", "js.deep", "py.count", "py.half", "py.deep"];
+    place.write("tools.registry.json", &registry(&names));
+    place.write("handlers/js.js", JS).write("handlers/py.py", PY);
+    let gateway = place.serve();
+    let call = |tool: &str| gateway.post("/v1/calls", &format!("{{\"toolId\":\"{tool}\"}}")).1;
+    for domain in ["js", "py"] {
+        for (calls, wrong) in [(1, "half"), (2, "deep")] {
+            let counted = call(&format!("{domain}.count"));
+            assert_eq!(counted["structuredContent"]["calls"], calls, "{counted}");
+            let refused = call(&format!("{domain}.{wrong}"));
+            assert_eq!(refused["code"], "invalid-tool-result", "{refused}");
+        }
+    }
+    gateway.stop();
+    let (doubted, _) = place.json(&["receipts", "list", "--state", "in_doubt"]);
+    assert_eq!(doubted["receipts"], json!([]), "each handler has returned");
+    place.assert_sound();
+}
+
+#[test]
 fn what_is_missing_is_said_before_and_at_the_call() {
     let place = Place::new();
     place.write("toolbooth.toml", "[permissions.\"send:sms\"]\nrequires = \"servers.sms\"\n").write(

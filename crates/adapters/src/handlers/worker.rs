@@ -256,8 +256,18 @@ impl Worker {
                 return Err(Failure { internal: words, ended, ..failure });
             }
         };
-        let (id, reply) = read(line)
-            .map_err(|fault| failed(true, format!("the worker said no JSON: {fault}")))?;
+        // A whole answer to this question with a value that is not accepted, such as half of a character: the
+        // handler has returned, and the worker is as good as before.
+        let is_answer = [":", ": "]
+            .iter()
+            .any(|colon| line.starts_with(format!("{{\"id\"{colon}{},", self.next).as_bytes()));
+        let (id, reply) = match read(line) {
+            Ok(read) => read,
+            Err(fault) if is_answer => (Some(self.next), Reply::Unserialisable(fault.to_string())),
+            Err(fault) => {
+                return Err(failed(true, format!("the worker said no JSON: {fault}")));
+            }
+        };
         if id != Some(self.next) {
             return Err(failed(true, "the worker answered another question".to_owned()));
         }
