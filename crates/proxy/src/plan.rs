@@ -117,7 +117,8 @@ async fn run(
                         Some((step.step.id.as_str(), result))
                     })
                     .collect();
-                let args = resolved(&Value::Object(step.step.args.clone()), &results);
+                let mut left = parts.limits.argument_bytes_max;
+                let args = resolved(&Value::Object(step.step.args.clone()), &results, &mut left);
                 let who = (caller, context);
                 running.push(run_step(proxy, &plan_id, at, &step.step, args, who));
             } else {

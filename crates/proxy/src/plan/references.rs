@@ -58,29 +58,57 @@ fn is_pointer(text: &str) -> bool {
     (text.is_empty() || text.starts_with('/')) && text.match_indices('~').all(escaped)
 }
 
-/// Replaces each reference in arguments by the value that it refers to.
-pub(super) fn resolved(value: &Value, results: &HashMap<&str, &Value>) -> Result<Value, String> {
+/// Replaces each reference in arguments by the value that it refers to. `left`: the bytes that these values can
+/// still have, at least.
+pub(super) fn resolved(
+    value: &Value,
+    results: &HashMap<&str, &Value>,
+    left: &mut usize,
+) -> Result<Value, String> {
     match value {
-        Value::Array(items) => items.iter().map(|item| resolved(item, results)).collect(),
+        Value::Array(items) => items.iter().map(|item| resolved(item, results, left)).collect(),
         Value::Object(members) => {
             if let (1, Some(literal)) = (members.len(), members.get("$literal")) {
                 return Ok(literal.clone());
             }
             if let Some((step, pointer)) = reference(members) {
-                return results
-                    .get(step)
-                    .and_then(|result| result.pointer(pointer))
-                    .cloned()
-                    .ok_or_else(|| {
-                        format!("the result of step `{step}` has nothing at `{pointer}`")
-                    });
+                let found = results.get(step).and_then(|result| result.pointer(pointer));
+                let found = found.ok_or_else(|| {
+                    format!("the result of step `{step}` has nothing at `{pointer}`")
+                })?;
+                return match take_bytes(found, left) {
+                    true => Ok(found.clone()),
+                    false => Err("the results that it refers to are too large".to_owned()),
+                };
             }
             members
                 .iter()
-                .map(|(key, member)| Ok((key.clone(), resolved(member, results)?)))
+                .map(|(key, member)| Ok((key.clone(), resolved(member, results, left)?)))
                 .collect::<Result<Map<String, Value>, String>>()
                 .map(Value::Object)
         }
         other => Ok(other.clone()),
+    }
+}
+
+/// Takes the bytes of a value from those that are left, at least what its JSON text has. Returns whether there were
+/// enough.
+fn take_bytes(value: &Value, left: &mut usize) -> bool {
+    let own = match value {
+        Value::String(text) => text.len() + 2,
+        _ => 1,
+    };
+    let Some(rest) = left.checked_sub(own) else { return false };
+    *left = rest;
+    match value {
+        Value::Array(items) => items.iter().all(|item| take_bytes(item, left)),
+        Value::Object(members) => members.iter().all(|(name, member)| {
+            let rest = left.checked_sub(name.len() + 3);
+            rest.is_some_and(|rest| {
+                *left = rest;
+                take_bytes(member, left)
+            })
+        }),
+        _ => true,
     }
 }
