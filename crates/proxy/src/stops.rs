@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use tokio::sync::watch;
 use toolbooth_contracts::order::PauseTarget;
 
-/// Stops that a waiting call can still see. A call looks at each at once.
+/// Stops that a call can still see. A call that has missed some by then is stopped too.
 const STOPS_MAX: usize = 256;
 
 /// The newest stops, with their numbers.
@@ -61,7 +61,8 @@ impl StopWatch {
             {
                 let recent = self.receiver.borrow_and_update();
                 let mut fresh = recent.targets.iter().filter(|(number, _)| *number > self.seen);
-                if fresh.any(|(_, target)| concerns(target)) {
+                let oldest = recent.targets.front().map_or(0, |(number, _)| *number);
+                if oldest > self.seen + 1 || fresh.any(|(_, target)| concerns(target)) {
                     return;
                 }
                 self.seen = recent.count;
@@ -92,6 +93,20 @@ pub(crate) fn concerns(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn a_call_that_has_missed_stops_is_stopped() {
+        let stops = Stops::default();
+        let other = || PauseTarget::Tool("other".to_owned());
+        let (mut early, none) = (stops.watch(), |_: &PauseTarget| false);
+        (0..STOPS_MAX).for_each(|_| stops.stop(other()));
+        let mut late = stops.watch();
+        assert!(futures_util::FutureExt::now_or_never(early.stopped(none)).is_none());
+        let mut early = StopWatch { seen: 0, ..early };
+        stops.stop(other());
+        early.stopped(none).await;
+        assert!(futures_util::FutureExt::now_or_never(late.stopped(none)).is_none());
+    }
 
     #[tokio::test]
     async fn a_call_sees_every_stop_after_its_start_and_none_before() {

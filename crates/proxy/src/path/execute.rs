@@ -22,7 +22,7 @@ use super::claim::ClaimedCall;
 use crate::allowance::{self, Allowance};
 use crate::inline_task::{InlineTask, TaskFailed};
 use crate::state::ProxyState;
-use crate::stops;
+use crate::stops::{self, StopWatch};
 
 /// How the execution ended.
 pub(super) enum Execution {
@@ -69,6 +69,8 @@ async fn try_run(
     execution_log: &ExecutionLog,
 ) -> Result<ToolOutput, ExecutionError> {
     let mut stop_watch = state.stops.watch();
+    // Sees the same stops while the call waits for an answer.
+    let mut asking_watch = state.stops.watch();
     // A pause may have come into force since the call took its world. One that comes into force from
     // here on and stops running calls is seen by the watch.
     let trail = &claimed.found.entered.trail;
@@ -147,7 +149,7 @@ async fn try_run(
                 // It goes on while its caller is asked.
                 task.spawn();
                 let asked = state.parts.clock.monotonic();
-                if let Err(error) = suspend(state, claimed, &conversation, question).await {
+                if let Err(error) = suspend(state, claimed, &conversation, question, &mut asking_watch).await {
                     tracing::error!(%error, "a claim could not be taken up again");
                     break ErrorCode::AdapterFailed;
                 }
@@ -212,6 +214,7 @@ async fn suspend(
     claimed: &mut ClaimedCall,
     conversation: &Conversation,
     question: Question,
+    stop_watch: &mut StopWatch,
 ) -> Result<(), LedgerError> {
     let parts = &state.parts;
     let (id, fence) = (claimed.claim.receipt_id().to_owned(), claimed.claim.fence());
@@ -226,7 +229,6 @@ async fn suspend(
         _ => None,
     };
     // The loop of the call sees the same stop afterwards.
-    let mut stop_watch = state.stops.watch();
     let stopped = stop_watch
         .stopped(|target| stops::concerns(target, caller.name(), Some(tool.id().as_str()), server));
     let answer = tokio::select! {
