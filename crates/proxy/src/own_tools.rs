@@ -102,7 +102,7 @@ pub fn own_tools(reading: bool, searching: bool) -> Vec<Value> {
 pub(crate) struct OwnTools {
     catalogue: Arc<Catalogue>,
     reads: Arc<dyn LedgerReads>,
-    /// Limits how many stored texts are searched at once.
+    /// Limits how many stored texts are read, and how many searches run, at once.
     reading: Semaphore,
     /// Never contains a notice, because stored results do not change.
     notices: (async_channel::Sender<Notice>, async_channel::Receiver<Notice>),
@@ -116,22 +116,29 @@ impl OwnTools {
         Self { catalogue, reads, reading: Semaphore::new(READING_MAX), notices }
     }
 
-    fn search(&self, dispatch: &Dispatch, wanted: &Search) -> ToolOutput {
+    async fn search(&self, dispatch: &Dispatch, wanted: Search) -> Result<ToolOutput, String> {
         let view = self.catalogue.view(&dispatch.caller).within(dispatch.toolset.clone());
         let limit = wanted.limit.unwrap_or(FOUND).clamp(1, FOUND_MAX);
-        let found = view.search(&wanted.query, limit).into_iter().map(|visible| {
-            let declared = declaration(&visible);
-            let mut tool = Map::new();
-            tool.insert("name".to_owned(), json!(declared.wire_name));
-            for (name, text) in [("title", declared.title), ("description", declared.description)] {
-                if let Some(text) = text {
-                    tool.insert(name.to_owned(), json!(text));
+        // The first search of a caller makes the index, and other calls must be answered meanwhile.
+        let _place = self.reading.acquire().await.map_err(|error| error.to_string())?;
+        let searching = tokio::task::spawn_blocking(move || {
+            let found = view.search(&wanted.query, limit).into_iter().map(|visible| {
+                let declared = declaration(&visible);
+                let mut tool = Map::new();
+                tool.insert("name".to_owned(), json!(declared.wire_name));
+                for (name, text) in
+                    [("title", declared.title), ("description", declared.description)]
+                {
+                    if let Some(text) = text {
+                        tool.insert(name.to_owned(), json!(text));
+                    }
                 }
-            }
-            tool.insert("inputSchema".to_owned(), declared.parameters);
-            Value::Object(tool)
+                tool.insert("inputSchema".to_owned(), declared.parameters);
+                Value::Object(tool)
+            });
+            ToolOutput::data(&json!({ "tools": found.collect::<Vec<_>>() }))
         });
-        ToolOutput::data(&json!({ "tools": found.collect::<Vec<_>>() }))
+        searching.await.map_err(|_| "the tools cannot be searched".to_owned())
     }
 
     async fn read(&self, dispatch: &Dispatch, wanted: Wanted) -> Result<ToolOutput, String> {
@@ -217,7 +224,7 @@ impl Executor for OwnTools {
         let arguments = dispatch.arguments.tree();
         let answered = match dispatch.contract.tool_id.as_str() {
             SEARCH_TOOLS => match Search::deserialize(arguments) {
-                Ok(wanted) => Ok(self.search(&dispatch, &wanted)),
+                Ok(wanted) => self.search(&dispatch, wanted).await,
                 Err(error) => Err(error.to_string()),
             },
             READ_RESULT => match Wanted::deserialize(arguments) {

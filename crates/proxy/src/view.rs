@@ -156,15 +156,20 @@ impl View {
     /// Returns one tool that the caller can see in a listing, by its id or its name on the wire.
     #[must_use]
     pub fn find(&self, name: &str) -> Option<Visible> {
-        let tool = self.world.registry.get(self.tool_id(name))?;
+        let tool = self.world.registry.get(self.any_tool_id(name))?;
         self.knows(tool, self.world.status(tool)).then(|| self.visible(Arc::clone(tool)))
     }
 
     /// As [`View::find`], also for a quarantined tool, so that operators can see the reason.
     #[must_use]
     pub fn find_any(&self, name: &str) -> Option<Visible> {
-        let tool = self.world.registry.get(self.tool_id(name))?;
+        let tool = self.world.registry.get(self.any_tool_id(name))?;
         self.knows(tool, &ToolStatus::Active).then(|| self.visible(Arc::clone(tool)))
+    }
+
+    /// Returns the tool id of a name: itself if a tool has this id, even if it is the name on the wire of another one.
+    fn any_tool_id<'n>(&'n self, name: &'n str) -> &'n str {
+        if self.world.registry.get(name).is_some() { name } else { self.tool_id(name) }
     }
 
     /// Returns the tool id of a name on the wire, or the name itself if no tool has it.

@@ -80,16 +80,17 @@ impl<T: Clone> PerView<T> {
         make: impl FnOnce() -> T,
     ) -> T {
         let key = (caller.clone(), toolset.cloned());
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = kept.get(&key) {
-            return known.clone();
+        let kept = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = kept().get(&key).cloned() {
+            return known;
         }
+        // Without the lock, so that other callers do not wait. The first one that is made is kept.
+        let made = make();
+        let mut kept = kept();
         if kept.len() >= VIEWS_MAX {
             kept.clear();
         }
-        let made = make();
-        kept.insert(key, made.clone());
-        made
+        kept.entry(key).or_insert(made).clone()
     }
 }
 
