@@ -18,7 +18,7 @@ use super::OpenError;
 /// Time limit for connecting.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum connections of the read pool.
-const READERS: usize = 4;
+pub(super) const READERS: usize = 4;
 /// Settings of connections outside the pool: timeouts, plans that use indexes, durable commits.
 ///
 /// The server ends the transaction of a replica that has stopped, with its locks, before others give up waiting for
@@ -85,12 +85,12 @@ impl Server {
         Ok(connection)
     }
 
-    /// Returns a pool of read-only connections.
-    pub(super) fn pool(&self) -> Result<Pool, OpenError> {
+    /// Returns a pool of at most `size` read-only connections.
+    pub(super) fn pool(&self, size: usize) -> Result<Pool, OpenError> {
         let recycling = ManagerConfig { recycling_method: RecyclingMethod::Fast };
         let manager = Manager::from_config(self.config.clone(), self.tls.clone(), recycling);
         Pool::builder(manager)
-            .max_size(READERS)
+            .max_size(size)
             .wait_timeout(Some(Duration::from_secs(10)))
             .create_timeout(Some(CONNECT_TIMEOUT))
             .recycle_timeout(Some(CONNECT_TIMEOUT))

@@ -5,11 +5,12 @@
 mod agent_logs;
 mod conditions;
 mod events;
+mod pool;
 mod raw_entries;
 mod unaccounted;
 
 use async_trait::async_trait;
-use deadpool_postgres::{Object, Pool};
+use deadpool_postgres::Pool;
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 use toolbooth_audit::LedgerError;
@@ -30,11 +31,12 @@ use toolbooth_contracts::order::OrderName;
 use toolbooth_contracts::receipt::{AuditPlace, Receipt};
 
 use self::conditions::{Conditions, count, fetched};
-use super::connect::Server;
+use self::pool::rows_over;
+use super::connect::{READERS, Server};
 use super::error::OpenError;
 use super::rows::{call, head, raw_budget, raw_order, window};
 use super::statements::{CALL, EVENT, HEAD, VOUCHED, VOUCHED_ORDERS, VOUCHING, WINDOWS};
-use super::{clean, schema, unavailable};
+use super::{clean, schema};
 use crate::body;
 use crate::packing;
 
@@ -42,6 +44,8 @@ use crate::packing;
 #[derive(Debug, Clone)]
 pub struct PostgresReads {
     pool: Pool,
+    /// For orders alone: keys are accepted only while they are read every few seconds, so no search may hold them up.
+    orders: Pool,
 }
 
 /// Returns an approval as stored, with its event.
@@ -59,7 +63,7 @@ fn raw_approval(row: &Row) -> RawApproval {
 
 impl PostgresReads {
     pub(super) fn over(server: &Server) -> Result<Self, OpenError> {
-        Ok(Self { pool: server.pool()? })
+        Ok(Self { pool: server.pool(READERS)?, orders: server.pool(1)? })
     }
 
     /// Opens an existing database for reading.
@@ -81,19 +85,8 @@ impl PostgresReads {
         }
     }
 
-    async fn client(&self) -> Result<Object, LedgerError> {
-        self.pool.get().await.map_err(|error| match error {
-            deadpool_postgres::PoolError::Backend(error) => unavailable(error),
-            other => LedgerError::unavailable_by(other),
-        })
-    }
-
     async fn rows(&self, sql: &str, conditions: &Conditions) -> Result<Vec<Row>, LedgerError> {
-        let values: Vec<&(dyn ToSql + Sync)> =
-            conditions.values.iter().map(|value| &**value as &(dyn ToSql + Sync)).collect();
-        let client = self.client().await?;
-        let statement = client.prepare_cached(sql).await.map_err(unavailable)?;
-        client.query(&statement, &values).await.map_err(unavailable)
+        rows_over(&self.pool, sql, conditions).await
     }
 
     /// Returns asynchronous calls, with the events that they name and that account for them.
@@ -332,7 +325,8 @@ impl LedgerReads for PostgresReads {
             conditions.shown(),
             count(limit)
         );
-        Ok(self.rows(&sql, &conditions).await?.iter().map(raw_order).collect())
+        let rows = rows_over(&self.orders, &sql, &conditions).await?;
+        Ok(rows.iter().map(raw_order).collect())
     }
 
     async fn budget_page(

@@ -2,14 +2,13 @@
 //!
 //! Doc: records.md#reading
 
+mod reader_threads;
 mod search;
 mod unaccounted;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 
-use async_channel::{Receiver, Sender};
 use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension};
 use toolbooth_audit::LedgerError;
@@ -28,61 +27,24 @@ use toolbooth_contracts::agent_log::AgentLog;
 use toolbooth_contracts::order::OrderName;
 use toolbooth_contracts::receipt::{AuditPlace, Receipt};
 
+use self::reader_threads::{QueryKind, Reader, Readers};
 use self::search::receipt;
 use self::unaccounted::unaccounted;
 use super::approvals;
 use super::compact::Shown;
-use super::connection::connect_to_read;
 use super::error::OpenError;
 use super::log_pages::{RawText, log_page, pruned_ranges, writer_name};
 use super::queries::{EVENT, body, budget_row, limited, orders, readable, window};
 use super::rows::{CALL, HEAD, call, head_of};
 use super::schema::place;
-use super::search_index::{self, Lookup};
-use super::{StoreFolder, is_damage, schema, structure, unavailable};
+use super::search_index;
+use super::{structure, unavailable};
 use crate::packing;
-
-/// Reader threads, each with its own connections.
-const READERS: usize = 2;
-/// Maximum queued queries; further queries wait for a free place in the queue.
-const QUEUE_MAX: usize = 64;
-
-type Query = Box<dyn FnOnce(&mut Reader) + Send>;
-
-/// The connections of one reader thread.
-struct Reader {
-    path: PathBuf,
-    database: Connection,
-    /// Opened by the first search.
-    lookup: Option<Lookup>,
-}
 
 /// Read access to a store, without a writer.
 #[derive(Debug, Clone)]
 pub struct SqliteReads {
     readers: Arc<Readers>,
-}
-
-/// The reader threads. Dropping this closes their connections, so that the database file can be
-/// copied or replaced.
-#[derive(Debug)]
-struct Readers {
-    queries: Sender<Query>,
-    threads: Vec<JoinHandle<Reader>>,
-}
-
-impl Drop for Readers {
-    fn drop(&mut self) {
-        self.queries.close();
-        for thread in self.threads.drain(..) {
-            // A reader thread that drops the last reference cannot join itself.
-            if thread.thread().id() != std::thread::current().id() {
-                // Connections are closed here one after another. Two that close at once each see
-                // the other as open, and neither checkpoints the WAL.
-                drop(thread.join());
-            }
-        }
-    }
 }
 
 impl SqliteReads {
@@ -91,48 +53,14 @@ impl SqliteReads {
     /// # Errors
     /// [`OpenError`]; [`OpenError::Older`] if the database was not migrated yet.
     pub fn open(path: &Path) -> Result<Self, OpenError> {
-        let database = |source| OpenError::Database { path: path.display().to_string(), source };
-        let (queries, queue) = async_channel::bounded::<Query>(QUEUE_MAX);
-        let mut readers = Readers { queries, threads: Vec::with_capacity(READERS) };
-        for _ in 0..READERS {
-            let connection = connect_to_read(path).map_err(database)?;
-            let found = schema::version(&connection).map_err(database)?;
-            if found > schema::VERSION {
-                return Err(OpenError::Newer { found, known: schema::VERSION });
-            }
-            if !schema::is_readable(&connection).map_err(database)? {
-                return Err(OpenError::Older { found, known: schema::VERSION });
-            }
-            let mut reader = Reader { path: path.to_owned(), database: connection, lookup: None };
-            let queue: Receiver<Query> = queue.clone();
-            let thread = std::thread::Builder::new()
-                .name("toolbooth-reads".to_owned())
-                .spawn(move || {
-                    while let Ok(query) = queue.recv_blocking() {
-                        query(&mut reader);
-                    }
-                    reader
-                })
-                .map_err(|source| OpenError::Folder { path: path.display().to_string(), source })?;
-            readers.threads.push(thread);
-        }
-        Ok(Self { readers: Arc::new(readers) })
+        Ok(Self { readers: Arc::new(Readers::start(path)?) })
     }
 
     async fn run<T: Send + 'static>(
         &self,
         query: impl FnOnce(&mut Reader) -> Result<T, LedgerError> + Send + 'static,
     ) -> Result<T, LedgerError> {
-        let (reply, answer) = async_channel::bounded(1);
-        let job: Query = Box::new(move |reader| {
-            let answer = query(reader);
-            if answer.as_ref().is_err_and(is_damage) {
-                StoreFolder::of(&reader.path).forget_check();
-            }
-            let _ = reply.try_send(answer);
-        });
-        self.readers.queries.send(job).await.map_err(|_| LedgerError::Closed)?;
-        answer.recv().await.map_err(|_| LedgerError::Closed)?
+        self.readers.run(QueryKind::Any, query).await
     }
 }
 
@@ -332,7 +260,7 @@ impl LedgerReads for SqliteReads {
         after: Option<OrderName>,
         limit: usize,
     ) -> Result<Vec<RawOrder>, LedgerError> {
-        self.run(move |reader| {
+        let query = move |reader: &mut Reader| {
             let mut most = limit;
             loop {
                 let mut found =
@@ -347,8 +275,8 @@ impl LedgerReads for SqliteReads {
                 found.retain(|raw| after.as_ref().is_none_or(|after| raw.order_name() > *after));
                 return Ok(found);
             }
-        })
-        .await
+        };
+        self.readers.run(QueryKind::Orders, query).await
     }
 
     async fn budget_page(
