@@ -100,6 +100,25 @@ impl GivenNames {
         }
         serde_json::from_slice(text).ok()
     }
+
+    /// Returns these names, which are stored, with those that another process has assigned since. A name that both
+    /// have assigned stays that of the tool for which it was stored first.
+    #[must_use]
+    pub fn with(mut self, others: &Self) -> Self {
+        for (name, id) in &others.ever {
+            self.ever.entry(name.clone()).or_insert_with(|| id.clone());
+        }
+        if self.scheme != others.scheme {
+            self.names.clear();
+            self.scheme.clone_from(&others.scheme);
+        }
+        for (id, name) in &others.names {
+            if self.ever.get(name) == Some(id) {
+                self.names.entry(id.clone()).or_insert_with(|| name.clone());
+            }
+        }
+        self
+    }
 }
 
 fn scheme(prefix: Prefix) -> String {
@@ -235,6 +254,20 @@ mod tests {
     fn plain<'i>(ids: &[&'i str]) -> impl Iterator<Item = WireCandidate<'i>> {
         let ids = ids.to_vec();
         ids.into_iter().map(|id| WireCandidate { id, bare: None })
+    }
+
+    #[test]
+    fn names_of_two_processes_are_kept_together() {
+        let one = WireNames::default().with(plain(&["a.b", "c.d"])).given().clone();
+        let two = WireNames::default().with(plain(&["a_b", "e.f"])).given().clone();
+        let both = one.clone().with(&two);
+        assert_eq!(both.clone().with(&one).with(&two), both, "nothing is new");
+        let again = WireNames::new(Naming::default(), Prefix::default(), both);
+        let again = again.with(plain(&["a.b", "a_b", "c.d", "e.f"]));
+        assert_eq!((again.name_of("a.b"), again.tool_id("a_b")), ("a_b", "a.b"), "stored first");
+        assert!(again.name_of("a_b").starts_with("a_b_"));
+        assert_eq!((again.name_of("c.d"), again.name_of("e.f")), ("c_d", "e_f"));
+        assert_eq!(GivenNames::default().with(&two), two);
     }
 
     #[test]

@@ -2,9 +2,11 @@
 //!
 //! Doc: configuration.md
 
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 /// Reads a regular file. Opening a pipe at this path would wait for its writer, so other file types are an
 /// error.
@@ -71,6 +73,30 @@ impl<T: Clone + PartialEq> Changes<T> {
         }
         self.seen = now;
         is_due
+    }
+}
+
+/// The longest wait for a process that holds a lock.
+const LOCK_PATIENCE: Duration = Duration::from_secs(5);
+/// The interval between attempts to take a lock.
+const LOCK_RETRY: Duration = Duration::from_millis(10);
+
+/// Takes the lock of a file between processes; the file is made if it is not there. Closing it releases the lock,
+/// also if this process dies.
+pub(crate) fn hold(path: &Path) -> std::io::Result<File> {
+    let file = OpenOptions::new().create(true).append(true).mode(0o600).open(path)?;
+    let began = Instant::now();
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            Err(TryLockError::WouldBlock) if began.elapsed() < LOCK_PATIENCE => {
+                std::thread::sleep(LOCK_RETRY);
+            }
+            Err(TryLockError::WouldBlock) => {
+                return Err(std::io::Error::other("another process holds the file"));
+            }
+            Err(TryLockError::Error(error)) => return Err(error),
+        }
     }
 }
 

@@ -26,7 +26,10 @@ use crate::settings::{
     unmet, wire_names,
 };
 use crate::trust::Trusted;
-use crate::{executors, registry_file, retention, rules, secret_shapes};
+use crate::{executors, files, registry_file, retention, rules, secret_shapes};
+
+/// The name of the lock that a process holds while it stores names on the wire.
+const NAMES_LOCK: &str = "names.lock";
 
 /// The components that need no store.
 pub(crate) struct OfflineGateway {
@@ -216,7 +219,8 @@ pub(crate) fn remember_names(offline: &OfflineGateway) {
 }
 
 fn remember(offline: &OfflineGateway, file: &str, names: &GivenNames) {
-    if *names == remembered_names(&offline.loaded, file) {
+    let stored = || remembered_names(&offline.loaded, file);
+    if stored().with(names) == stored() {
         return;
     }
     // Assigned names are stored even if nothing was recorded yet.
@@ -225,12 +229,10 @@ fn remember(offline: &OfflineGateway, file: &str, names: &GivenNames) {
         return;
     }
     let path = offline.loaded.data.join(file);
-    let draft = path.with_extension("draft");
-    let text = serde_json::to_vec_pretty(names).unwrap_or_default();
-    let written = std::fs::write(&draft, text).and_then(|()| {
-        use std::os::unix::fs::PermissionsExt;
-        std::fs::set_permissions(&draft, PermissionsExt::from_mode(0o600))?;
-        std::fs::rename(&draft, &path)
+    let written = files::hold(&offline.loaded.data.join(NAMES_LOCK)).and_then(|_held| {
+        // Another process may have stored names meanwhile.
+        let names = stored().with(names);
+        files::replace_private(&path, &serde_json::to_vec_pretty(&names).unwrap_or_default())
     });
     if let Err(error) = written {
         tracing::warn!(%error, "the names on the wire cannot be kept");

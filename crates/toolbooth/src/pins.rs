@@ -4,10 +4,8 @@
 //!
 //! Doc: registry.md#first-use
 
-use std::fs::{File, OpenOptions, TryLockError};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use toolbooth_contracts::causes::with_causes;
@@ -21,11 +19,6 @@ use crate::failure::{Failure, OUT_OF_REACH, USAGE};
 pub(crate) const PINS: &str = "tools.pins.json";
 /// The name of the lock that a process holds while it changes the pins.
 const PINS_LOCK: &str = "tools.pins.lock";
-/// The longest wait for a process that holds the pins.
-const LOCK_PATIENCE: Duration = Duration::from_secs(5);
-/// The interval between attempts to lock the pins.
-const LOCK_RETRY: Duration = Duration::from_millis(10);
-
 /// The file of first-use pins.
 #[derive(Debug, Clone)]
 pub(crate) struct PinFile {
@@ -93,26 +86,8 @@ impl PinFile {
     }
 
     fn hold(&self) -> Result<File, Failure> {
-        let mut options = OpenOptions::new();
-        options.create(true).append(true).mode(0o600);
-        let file = options
-            .open(self.folder.join(PINS_LOCK))
-            .map_err(|error| self.cannot_write(&error.to_string()))?;
-        let began = Instant::now();
-        loop {
-            match file.try_lock() {
-                Ok(()) => return Ok(file),
-                Err(TryLockError::WouldBlock) if began.elapsed() < LOCK_PATIENCE => {
-                    std::thread::sleep(LOCK_RETRY);
-                }
-                Err(TryLockError::WouldBlock) => {
-                    return Err(self.cannot_write("another process holds the file"));
-                }
-                Err(TryLockError::Error(error)) => {
-                    return Err(self.cannot_write(&error.to_string()));
-                }
-            }
-        }
+        let held = crate::files::hold(&self.folder.join(PINS_LOCK));
+        held.map_err(|error| self.cannot_write(&error.to_string()))
     }
 
     fn cannot_write(&self, reason: &str) -> Failure {

@@ -296,7 +296,10 @@ async fn maintain(runtime: Arc<Runtime>, socket: Option<OperatorSocket>) {
             {
                 tracing::error!(reason = failure.message, "the store does not answer");
             }
-            offline::remember_names(&runtime.offline);
+            let own = Arc::clone(&runtime);
+            let storing =
+                tokio::task::spawn_blocking(move || offline::remember_names(&own.offline));
+            let _ = storing.await;
         }
     };
     let signing = async {
