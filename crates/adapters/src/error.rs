@@ -336,6 +336,9 @@ pub enum OpenApiError {
     /// It contains no URL of a server.
     #[error("the document names no server by a whole URL; say `url` beside `openapi`")]
     NoServer,
+    /// A variable of a server has no default.
+    #[error("a variable of the server `{0}` has no default; say `url` beside `openapi`")]
+    ServerVariable(String),
     /// It has no paths.
     #[error("the document has no `paths`")]
     NoPaths,

@@ -7,6 +7,7 @@
 
 mod destinations;
 mod openapi;
+mod parameter;
 mod request;
 mod response;
 

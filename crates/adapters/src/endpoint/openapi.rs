@@ -11,7 +11,8 @@ use http::Method;
 use serde_json::{Map, Value};
 use url::Url;
 
-use super::request::{Request, segment};
+use super::parameter::{Parameter, Style};
+use super::request::{Request, is_json};
 use crate::error::{FillError, OpenApiError};
 
 /// Longest chain of references that is followed.
@@ -29,28 +30,13 @@ pub struct Operations {
 
 #[derive(Debug, Clone, PartialEq)]
 struct Operation {
+    /// Its own URL before the path, if the document gives it one.
+    base: Option<String>,
     method: Method,
     path: String,
     parameters: Vec<Parameter>,
     /// The argument that is the body.
     body: Option<String>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Parameter {
-    argument: String,
-    name: String,
-    location: ParameterLocation,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum ParameterLocation {
-    Path,
-    /// `explode` is the form `a=1&a=2`; else `a=1,2`. `deep` is `a[b]=1`.
-    Query {
-        explode: bool,
-        deep: bool,
-    },
 }
 
 impl Operations {
@@ -63,9 +49,10 @@ impl Operations {
         if !version.starts_with("3.") {
             return Err(OpenApiError::Version);
         }
-        let first = document.pointer("/servers/0/url").and_then(Value::as_str);
-        let base =
-            base.or(first.filter(|url| url.starts_with("http"))).ok_or(OpenApiError::NoServer)?;
+        let own = match base {
+            Some(base) => base.to_owned(),
+            None => first_server(document)?.ok_or(OpenApiError::NoServer)?,
+        };
         let mut operations = BTreeMap::new();
         let paths = document.get("paths").and_then(Value::as_object);
         for (path, item) in paths.ok_or(OpenApiError::NoPaths)? {
@@ -73,10 +60,14 @@ impl Operations {
             for method in METHODS {
                 let Some(operation) = item.get(method).and_then(Value::as_object) else { continue };
                 let name = format!("{} {path}", method.to_uppercase());
-                operations.insert(name, read(document, path, method, item, operation)?);
+                let mut operation = read(document, path, method, item, operation)?;
+                if base.is_some() {
+                    operation.base = None;
+                }
+                operations.insert(name, operation);
             }
         }
-        Ok(Self { base: base.trim_end_matches('/').to_owned(), operations })
+        Ok(Self { base: own.trim_end_matches('/').to_owned(), operations })
     }
 
     /// Whether an operation of this name exists.
@@ -94,8 +85,8 @@ impl Operations {
         arguments: &Value,
     ) -> Option<Result<Request, FillError>> {
         let operation = self.operations.get(target)?;
-        let base = base.map_or(self.base.as_str(), |base| base.trim_end_matches('/'));
-        Some(operation.fill(base, arguments))
+        let base = base.or(operation.base.as_deref()).unwrap_or(&self.base);
+        Some(operation.fill(base.trim_end_matches('/'), arguments))
     }
 }
 
@@ -112,6 +103,23 @@ fn followed<'d>(document: &'d Value, value: &'d Value) -> &'d Value {
     here
 }
 
+/// Returns the URL of the first server of a document, a path or an operation, with the defaults of its variables.
+fn first_server(of: &Value) -> Result<Option<String>, OpenApiError> {
+    let Some(server) = of.pointer("/servers/0") else { return Ok(None) };
+    let url = server.get("url").and_then(Value::as_str).filter(|url| url.starts_with("http"));
+    let mut url = url.ok_or(OpenApiError::NoServer)?.to_owned();
+    let variables = server.get("variables").and_then(Value::as_object);
+    for (name, variable) in variables.into_iter().flatten() {
+        if let Some(default) = variable.get("default").and_then(Value::as_str) {
+            url = url.replace(&format!("{{{name}}}"), default);
+        }
+    }
+    match url.contains(['{', '}']) {
+        true => Err(OpenApiError::ServerVariable(url)),
+        false => Ok(Some(url)),
+    }
+}
+
 fn read(
     document: &Value,
     path: &str,
@@ -126,21 +134,15 @@ fn read(
         let parameter = followed(document, parameter);
         let text = |name: &str| parameter.get(name).and_then(Value::as_str);
         let Some(name) = text("name") else { continue };
-        let location = match text("in") {
-            Some("path") => ParameterLocation::Path,
-            Some("query") => ParameterLocation::Query {
-                explode: parameter.get("explode") != Some(&Value::Bool(false)),
-                deep: text("style") == Some("deepObject"),
-            },
-            // Headers and cookies carry credentials, which agents must not choose.
-            _ => continue,
-        };
-        let is_path = location == ParameterLocation::Path;
-        if let Some(known) = parameters.iter_mut().find(|known| {
-            known.name == name && (known.location == ParameterLocation::Path) == is_path
-        }) {
+        // Headers and cookies carry credentials, which agents must not choose.
+        let Some(style) = Style::of(parameter) else { continue };
+        let is_path = style.is_of_path();
+        if let Some(known) = parameters
+            .iter_mut()
+            .find(|known| known.name == name && known.style.is_of_path() == is_path)
+        {
             // A parameter of the operation overrides that of its path.
-            known.location = location;
+            known.style = style;
             continue;
         }
         let taken = parameters.iter().any(|known| known.argument == name);
@@ -148,7 +150,7 @@ fn read(
             (true, false) => format!("query_{name}"),
             _ => name.to_owned(),
         };
-        parameters.push(Parameter { argument, name: name.to_owned(), location });
+        parameters.push(Parameter { argument, name: name.to_owned(), style });
     }
     let body = operation.get("requestBody").map(|body| followed(document, body));
     let json = body.and_then(|body| body.get("content")).and_then(Value::as_object);
@@ -157,50 +159,27 @@ fn read(
     let body = has_body.then(|| if taken { "requestBody" } else { "body" }.to_owned());
     let method = Method::from_bytes(method.to_uppercase().as_bytes())
         .map_err(|_| OpenApiError::Method(method.to_owned()))?;
-    Ok(Operation { method, path: path.to_owned(), parameters, body })
-}
-
-/// Whether a media type is JSON.
-pub(crate) fn is_json(media_type: &str) -> bool {
-    let bare = media_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
-    bare == "application/json" || bare == "text/json" || bare.ends_with("+json")
+    let base = match operation.get("servers") {
+        Some(_) => first_server(&Value::Object(operation.clone()))?,
+        None => first_server(item)?,
+    };
+    Ok(Operation { base, method, path: path.to_owned(), parameters, body })
 }
 
 impl Operation {
     fn fill(&self, base: &str, arguments: &Value) -> Result<Request, FillError> {
         let argument = |name: &str| arguments.get(name).filter(|value| !value.is_null());
         let mut path = self.path.clone();
-        let mut query: Vec<(String, String)> = Vec::new();
+        let mut query: Vec<String> = Vec::new();
         for parameter in &self.parameters {
             let (name, shown) = (&parameter.name, &parameter.argument);
-            let value = argument(shown);
-            match (parameter.location, value) {
-                (ParameterLocation::Path, None) => {
-                    return Err(FillError::MissingInOperation(shown.clone()));
+            match (argument(shown), parameter.style.is_of_path()) {
+                (None, true) => return Err(FillError::MissingInOperation(shown.clone())),
+                (None, false) => (),
+                (Some(value), true) => {
+                    path = path.replace(&format!("{{{name}}}"), &parameter.in_path(value)?);
                 }
-                (ParameterLocation::Path, Some(value)) => {
-                    let text = segment(&joined(value, shown)?, shown)?;
-                    path = path.replace(&format!("{{{name}}}"), &text);
-                }
-                (ParameterLocation::Query { .. }, None) => (),
-                (ParameterLocation::Query { explode, deep }, Some(value)) => match value {
-                    Value::Array(items) if explode => {
-                        for item in items {
-                            query.push((name.clone(), scalar(item, shown)?));
-                        }
-                    }
-                    Value::Object(members) if deep => {
-                        for (member, value) in members {
-                            query.push((format!("{name}[{member}]"), scalar(value, shown)?));
-                        }
-                    }
-                    Value::Object(members) if explode => {
-                        for (member, value) in members {
-                            query.push((member.clone(), scalar(value, shown)?));
-                        }
-                    }
-                    value => query.push((name.clone(), joined(value, shown)?)),
-                },
+                (Some(value), false) => parameter.add_to_query(value, &mut query)?,
             }
         }
         if path.contains(['{', '}']) {
@@ -208,30 +187,12 @@ impl Operation {
         }
         let text = format!("{base}{path}");
         let mut url = Url::parse(&text)?;
-        for (name, value) in query {
-            url.query_pairs_mut().append_pair(&name, &value);
+        query.splice(0..0, url.query().map(str::to_owned));
+        if !query.is_empty() {
+            url.set_query(Some(&query.join("&")));
         }
         let body = self.body.as_ref().and_then(|name| argument(name)).cloned();
         Ok(Request { method: self.method.clone(), url, body })
-    }
-}
-
-fn scalar(value: &Value, name: &str) -> Result<String, FillError> {
-    match value {
-        Value::String(text) => Ok(text.clone()),
-        Value::Number(_) | Value::Bool(_) => Ok(value.to_string()),
-        _ => Err(FillError::NoParameter(name.to_owned())),
-    }
-}
-
-/// Returns a value, or the items of a list separated by commas.
-fn joined(value: &Value, name: &str) -> Result<String, FillError> {
-    match value {
-        Value::Array(items) => {
-            let items: Result<Vec<_>, _> = items.iter().map(|item| scalar(item, name)).collect();
-            Ok(items?.join(","))
-        }
-        one => scalar(one, name),
     }
 }
 
@@ -271,7 +232,7 @@ mod tests {
         let made = operations.fill("GET /pets/{id}", None, &arguments).unwrap().unwrap();
         assert_eq!(
             made.url.as_str(),
-            "https://pets.example/v1/pets/a%20b?id=3&tags=x%2Cy&all=1&all=2&by%5Bage%5D=2"
+            "https://pets.example/v1/pets/a%20b?id=3&tags=x,y&all=1&all=2&by%5Bage%5D=2"
         );
         let arguments = json!({"id": 1, "body": {"name": "Rex"}});
         let made = operations
@@ -283,6 +244,33 @@ mod tests {
         assert!(operations.fill("GET /nowhere", None, &arguments).is_none());
         let error = operations.fill("GET /pets/{id}", None, &json!({})).unwrap().unwrap_err();
         assert!(error.to_string().contains("`id`"), "{error}");
+    }
+
+    #[test]
+    fn operations_are_sent_to_their_servers() {
+        let document = json!({
+            "openapi": "3.1.0",
+            "servers": [{"url": "https://{host}/api/{ver}", "variables": {
+                "host": {"default": "a.example"}, "ver": {"default": "v1"}}}],
+            "paths": {
+                "/plain": {"get": {}},
+                "/path": {"servers": [{"url": "https://b.example/p/"}], "get": {},
+                    "put": {"servers": [{"url": "https://c.example"}]}},
+            },
+        });
+        let operations = Operations::read(&document, None).unwrap();
+        let at = |operations: &Operations, target: &str| {
+            operations.fill(target, None, &json!({})).unwrap().unwrap().url.to_string()
+        };
+        assert_eq!(at(&operations, "GET /plain"), "https://a.example/api/v1/plain");
+        assert_eq!(at(&operations, "GET /path"), "https://b.example/p/path");
+        assert_eq!(at(&operations, "PUT /path"), "https://c.example/path");
+        let configured = Operations::read(&document, Some("http://127.0.0.1:1")).unwrap();
+        assert_eq!(at(&configured, "PUT /path"), "http://127.0.0.1:1/path");
+        let mut open = document.clone();
+        open["servers"][0]["variables"] = json!({});
+        let error = Operations::read(&open, None).unwrap_err();
+        assert!(error.to_string().contains("{host}"), "{error}");
     }
 
     #[test]

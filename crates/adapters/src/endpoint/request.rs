@@ -197,6 +197,12 @@ fn filled(document: &Value, arguments: &Value) -> Result<Option<Value>, FillErro
     })
 }
 
+/// Whether a media type is JSON.
+pub(crate) fn is_json(media_type: &str) -> bool {
+    let bare = media_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    bare == "application/json" || bare == "text/json" || bare.ends_with("+json")
+}
+
 /// Encodes a value as one segment of a path, and rejects one that leads elsewhere.
 pub(crate) fn segment(value: &str, name: &str) -> Result<String, FillError> {
     if value.is_empty() || value == "." || value == ".." {

@@ -11,7 +11,7 @@ use toolbooth_contracts::json::{JsonText, parse};
 use toolbooth_contracts::port::ExecutionError;
 use toolbooth_contracts::{Effect, ErrorCode, Payload, ToolOutput};
 
-use super::{Endpoint, openapi};
+use super::{Endpoint, request};
 use crate::net_guard::ResolveError;
 use crate::text::plain;
 use crate::tracked_body;
@@ -109,7 +109,7 @@ impl Endpoint {
         if secrets.has_numbers() {
             text = secrets.conceal_text(&text).into();
         }
-        let is_json = openapi::is_json(&media_type) || media_type.is_empty();
+        let is_json = request::is_json(&media_type) || media_type.is_empty();
         if is_json && !text.trim().is_empty() {
             match JsonText::parse(&*text) {
                 Ok(data) => {

@@ -40,7 +40,14 @@ pub fn document(text: &[u8]) -> Result<Value, ImportError> {
         });
     }
     let text = std::str::from_utf8(text).map_err(|_| ImportError::NoUtf8)?;
-    serde_saphyr::from_str::<Value>(text).map_err(|error| ImportError::NoYaml(error.to_string()))
+    // As YAML 1.2 has it: `no`, `on` and `y` are texts, and so is a number with a zero before it.
+    let options = serde_saphyr::options! {
+        strict_booleans: true,
+        leading_zero_numbers_as_strings: true,
+        underscored_numbers_as_strings: true,
+    };
+    serde_saphyr::from_str_with_options::<Value>(text, options)
+        .map_err(|error| ImportError::NoYaml(error.to_string()))
 }
 
 /// Returns the contracts of all operations of a document. `endpoint` is the name of the service in
@@ -159,6 +166,12 @@ impl<'d> Api<'d> {
             } else {
                 properties.insert(name.to_owned(), schema);
             }
+        }
+        if let Some(part) = undeclared_part(path, &properties) {
+            let notice =
+                format!("{id}: it was left out: no parameter is the part `{{{part}}}` of its path");
+            self.out.notices.push(notice);
+            return;
         }
         if let Some(body) = operation.get("requestBody").map(|body| self.followed(body)) {
             match json_content(body) {
@@ -307,6 +320,12 @@ impl<'d> Api<'d> {
             definitions.definitions.insert(name, schema);
         }
     }
+}
+
+/// Returns a part of a path that no property is the parameter of.
+fn undeclared_part<'p>(path: &'p str, properties: &Map<String, Value>) -> Option<&'p str> {
+    let parts = path.split('{').skip(1).filter_map(|part| part.split('}').next());
+    parts.into_iter().find(|part| !properties.contains_key(*part))
 }
 
 /// Whether an operation overrides a parameter of its path.

@@ -58,3 +58,19 @@ fn names_in_dependent_schemas_are_no_keywords() {
     let reference = json!({"$ref": "#/$defs/Own"});
     assert_eq!(*dependent, json!({"xml": reference, "enum": reference}));
 }
+
+#[test]
+fn words_of_yaml_are_read_as_yaml_1_2_has_them() {
+    let text = "openapi: 3.1.0\npaths:\n  /c/{x}/{y}:\n    get:\n      operationId: on\n      parameters:\n\
+        \x20       - {name: x, in: path, required: true, schema: {enum: [de, no, on, y, 012, 1_000, 7, true]}}\n\
+        \x20       - {name: y, in: path, required: true}\n  /missing/{z}:\n    get: {}\n";
+    let found = operations(&document(text.as_bytes()).unwrap(), "d").unwrap();
+    assert_eq!(found.contracts.len(), 1, "{:?}", found.notices);
+    let contract = &found.contracts[0];
+    assert_eq!(contract["toolId"], "d.on");
+    let properties = &contract["inputSchema"]["properties"];
+    let words = json!(["de", "no", "on", "y", "012", "1_000", 7, true]);
+    assert_eq!(properties["x"]["enum"], words);
+    assert!(properties.get("y").is_some(), "{properties}");
+    assert!(found.notices.iter().any(|notice| notice.contains("`{z}`")), "{:?}", found.notices);
+}
