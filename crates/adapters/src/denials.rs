@@ -219,7 +219,9 @@ impl DenialExplainer {
         // The entry `...` includes the entries of the shipped base profile.
         let read = || self.line(&format!("fs = {{ read = [\"...\", \"{shown}\"] }}"));
         if self.hidden.iter().any(|hidden| path.starts_with(hidden)) {
-            let sentence = self.sentence(&format!("covers `{shown}`"), Some(read()));
+            // No line is suggested that opens it, because a program can ask for any path.
+            let what = format!("covers `{shown}`, which may have secrets");
+            let sentence = self.sentence(&what, None);
             return Some(Explanation { sentence, reveals: true });
         }
         match (nearest, errno) {

@@ -65,7 +65,11 @@ pub struct FsProfile {
 /// A path that a tool may write to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schemars", derive(JsonSchema))]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(
+    rename_all = "camelCase",
+    deny_unknown_fields,
+    expecting = "an object such as {\"path\": \"data\", \"maxMb\": 64}, where `maxMb` is optional"
+)]
 pub struct WritePath {
     /// The path.
     pub path: String,

@@ -136,8 +136,7 @@ impl Screened {
             if !self.trail.warnings.contains(&warning) {
                 self.trail.warnings.push(warning);
             }
-            let before = self.internal.take().map(|text| format!("{text}\n")).unwrap_or_default();
-            self.internal = Some(format!("{before}sandbox-denied: {sentence}"));
+            self.add_internal(format!("sandbox-denied: {sentence}"));
         }
     }
 
@@ -145,8 +144,16 @@ impl Screened {
         self.effect = error.effect;
         self.code = Some(error.code);
         self.message = error.safe.unwrap_or_else(|| error.code.safe_sentence().to_owned());
-        self.internal = Some(error.internal);
+        self.add_internal(error.internal);
         self.content = vec![ContentBlock::text(self.message.clone())];
+    }
+
+    /// Adds what the operator is told, after what the tool has printed.
+    fn add_internal(&mut self, internal: String) {
+        self.internal = Some(match self.internal.take() {
+            Some(before) => format!("{before}\n{internal}"),
+            None => internal,
+        });
     }
 
     /// Rejects the result of a tool that ran to its end.
@@ -251,7 +258,7 @@ impl Screened {
         match state.parts.limits.output {
             OutputRule::Warn => {
                 self.trail.warnings.push("output-mismatch".to_owned());
-                self.internal = Some(internal);
+                self.add_internal(internal);
             }
             OutputRule::Enforce => {
                 self.structured = None;

@@ -134,8 +134,15 @@ async fn run(state: &Arc<ProxyState>, request: SubscribeRequest) -> Result<Subsc
         key,
         asked: Arc::clone(&asked),
     };
+    // Another subscriber to the same resource may still wait for the server.
+    let mut asked = match entered.time_left(state) {
+        None => asked.lock().await,
+        Some(left) => match tokio::time::timeout(left, asked.lock()).await {
+            Ok(asked) => asked,
+            Err(_) => return Err(Refused::new(entered.trail, ErrorCode::Timeout).into()),
+        },
+    };
     let left = entered.time_left(state);
-    let mut asked = asked.lock().await;
     if !*asked {
         let ask = target.ask.clone();
         let sent =

@@ -119,7 +119,15 @@ pub(super) async fn serve(loaded: Trusted, listen: Option<String>) -> Result<boo
     let reads = Arc::clone(&runtime.reads);
     let mut authenticator = Credentials::new(runtime.proxy.clone(), loopback, &operator_key);
     let mut resource = None;
-    if let Some(accepted) = issuers::accepted(&runtime.offline.loaded.config, address)? {
+    let accepted = match issuers::accepted(&runtime.offline.loaded.config, address) {
+        Ok(accepted) => accepted,
+        Err(failure) => {
+            tending.abort();
+            runtime.shut_down().await?;
+            return Err(failure);
+        }
+    };
+    if let Some(accepted) = accepted {
         let scopes = accepted.resource.scopes.clone();
         authenticator = authenticator.with_tokens(Arc::new(accepted.tokens), scopes);
         resource = Some(Arc::new(accepted.resource));
