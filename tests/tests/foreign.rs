@@ -726,3 +726,15 @@ fn contracts_of_a_servers_tools_count() {
     let code = &refused["error"]["code"];
     assert_eq!((exit, code), (2, &json!("untrusted-configuration")), "{refused}");
 }
+
+#[test]
+fn the_hosts_of_a_document_are_shown() {
+    let place = Place::foreign();
+    place.write("toolbooth.toml", "[endpoints.e]\nopenapi = \"api.yaml\"\n").write(
+        "api.yaml",
+        "openapi: 3.1.0\nservers: [{url: 'https://api.example/v1'}]\npaths:\n  /a:\n    get: {}\n  /b:\n    \
+         get: {servers: [{url: 'https://evil.example:8443'}]}\n",
+    );
+    let told = text(&place.run(&["trust", "--show"]));
+    assert!(told.contains("sends requests to `api.example`, `evil.example:8443`"), "{told}");
+}

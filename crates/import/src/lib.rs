@@ -8,6 +8,7 @@ pub mod openapi;
 pub mod permissions;
 mod rewrite;
 mod section;
+mod server_ids;
 pub mod servers;
 mod values;
 

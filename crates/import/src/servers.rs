@@ -14,6 +14,7 @@ use crate::client::Client;
 use crate::error::ImportError;
 use crate::keeper::{Keeper, variable};
 use crate::section::{Section, Sections};
+use crate::server_ids::ServerIds;
 
 /// The content of a client's configuration.
 #[derive(Debug, Default)]
@@ -52,12 +53,22 @@ pub fn read(
             .and_then(|project| project.get("mcpServers"));
         servers.extend(project.and_then(Value::as_object));
     }
+    let mut ids = ServerIds::default();
     for (name, server) in servers.into_iter().flatten() {
+        let is_known = reading.imported.servers.contains(name);
         let is_ours = server.as_object().is_some_and(is_this_gateway);
-        if !is_ours && !reading.imported.servers.contains(name) {
+        if !is_ours && !is_known {
             reading.imported.servers.push(name.clone());
         }
+        if let Some(why) = ids.unusable(name).filter(|_| !is_known) {
+            reading.notice(format!("the server `{}` was left out: {why}", name.escape_debug()));
+            continue;
+        }
+        ids.add(name);
         match server.as_object() {
+            Some(members) if members.get("command").is_some_and(is_no_command) => {
+                reading.notice(format!("`{name}` was left out: its `command` is no text"));
+            }
             Some(members) => reading.server(name, members),
             None => reading.notice(format!("`{name}` is no server and was left out")),
         }
@@ -67,6 +78,10 @@ pub fn read(
         reading.leave_out_unused(&document);
     }
     Ok(reading.imported)
+}
+
+fn is_no_command(value: &Value) -> bool {
+    !matches!(value, Value::String(_) | Value::Array(_))
 }
 
 /// Reads the file as a document, which may contain comments.

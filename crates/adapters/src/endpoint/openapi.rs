@@ -5,7 +5,7 @@
 //!
 //! Path: 7. Doc: execution.md#endpoints
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use http::Method;
 use serde_json::{Map, Value};
@@ -68,6 +68,18 @@ impl Operations {
             }
         }
         Ok(Self { base: own.trim_end_matches('/').to_owned(), operations })
+    }
+
+    /// Returns the hosts that get requests, with their ports where these are named.
+    #[must_use]
+    pub fn hosts(&self) -> BTreeSet<String> {
+        let own = self.operations.values().map(|one| one.base.as_deref().unwrap_or(&self.base));
+        let hosts = own.filter_map(|base| {
+            let url = Url::parse(base).ok()?;
+            let port = url.port().map(|port| format!(":{port}")).unwrap_or_default();
+            Some(format!("{}{port}", url.host_str()?))
+        });
+        hosts.collect()
     }
 
     /// Whether an operation of this name exists.
@@ -151,6 +163,13 @@ fn read(
             _ => name.to_owned(),
         };
         parameters.push(Parameter { argument, name: name.to_owned(), style });
+    }
+    // A part of the path that is not declared is a text, as the import has it.
+    for part in path.split('{').skip(1).filter_map(|part| Some(part.split_once('}')?.0)) {
+        if !parameters.iter().any(|known| known.name == part && known.style.is_of_path()) {
+            let (argument, name) = (part.to_owned(), part.to_owned());
+            parameters.push(Parameter { argument, name, style: Style::Simple });
+        }
     }
     let body = operation.get("requestBody").map(|body| followed(document, body));
     let json = body.and_then(|body| body.get("content")).and_then(Value::as_object);
@@ -254,6 +273,7 @@ mod tests {
                 "host": {"default": "a.example"}, "ver": {"default": "v1"}}}],
             "paths": {
                 "/plain": {"get": {}},
+                "/x/{id}": {"get": {}},
                 "/path": {"servers": [{"url": "https://b.example/p/"}], "get": {},
                     "put": {"servers": [{"url": "https://c.example"}]}},
             },
@@ -262,9 +282,13 @@ mod tests {
         let at = |operations: &Operations, target: &str| {
             operations.fill(target, None, &json!({})).unwrap().unwrap().url.to_string()
         };
+        let undeclared = operations.fill("GET /x/{id}", None, &json!({"id": "a/b"}));
+        assert_eq!(undeclared.unwrap().unwrap().url.as_str(), "https://a.example/api/v1/x/a%2Fb");
         assert_eq!(at(&operations, "GET /plain"), "https://a.example/api/v1/plain");
         assert_eq!(at(&operations, "GET /path"), "https://b.example/p/path");
         assert_eq!(at(&operations, "PUT /path"), "https://c.example/path");
+        let hosts: Vec<String> = operations.hosts().into_iter().collect();
+        assert_eq!(hosts, ["a.example", "b.example", "c.example"]);
         let configured = Operations::read(&document, Some("http://127.0.0.1:1")).unwrap();
         assert_eq!(at(&configured, "PUT /path"), "http://127.0.0.1:1/path");
         let mut open = document.clone();

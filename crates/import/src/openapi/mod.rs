@@ -167,11 +167,14 @@ impl<'d> Api<'d> {
                 properties.insert(name.to_owned(), schema);
             }
         }
-        if let Some(part) = undeclared_part(path, &properties) {
-            let notice =
-                format!("{id}: it was left out: no parameter is the part `{{{part}}}` of its path");
-            self.out.notices.push(notice);
-            return;
+        for part in parts(path) {
+            if !properties.contains_key(part) {
+                self.out.notices.push(format!(
+                    "{id}: no parameter is the part `{{{part}}}` of its path; it is taken for a text"
+                ));
+                properties.insert(part.to_owned(), json!({ "type": "string" }));
+                required.push(json!(part));
+            }
         }
         if let Some(body) = operation.get("requestBody").map(|body| self.followed(body)) {
             match json_content(body) {
@@ -322,10 +325,9 @@ impl<'d> Api<'d> {
     }
 }
 
-/// Returns a part of a path that no property is the parameter of.
-fn undeclared_part<'p>(path: &'p str, properties: &Map<String, Value>) -> Option<&'p str> {
-    let parts = path.split('{').skip(1).filter_map(|part| part.split('}').next());
-    parts.into_iter().find(|part| !properties.contains_key(*part))
+/// Returns the names of the parts of a path that parameters stand for.
+fn parts(path: &str) -> impl Iterator<Item = &str> {
+    path.split('{').skip(1).filter_map(|part| Some(part.split_once('}')?.0))
 }
 
 /// Whether an operation overrides a parameter of its path.

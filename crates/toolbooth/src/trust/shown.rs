@@ -4,17 +4,21 @@
 
 use std::path::{Path, PathBuf};
 
+use toolbooth_adapters::endpoint::Operations;
 use toolbooth_adapters::mcp::Reach;
 use toolbooth_adapters::sandbox::{default_profile, is_wide, of_call, opened_with, server_profile};
 use toolbooth_adapters::{secret_place_of, secrets};
 use toolbooth_contracts::sandbox::{Enforce, SandboxProfile};
 
 use super::entries::{Change, leaves};
+use crate::config::endpoints::Endpoint;
 use crate::config::{self, CommandText, Loaded, RuntimeKind, Setting};
-use crate::executors;
+use crate::{executors, openapi_file};
 
 /// The maximum number of sandboxed registry tools that are listed; tools without a sandbox are always listed.
 const TOOLS_MAX: usize = 20;
+/// The maximum number of hosts of one document that are shown.
+const HOSTS_MAX: usize = 8;
 /// The maximum length of white space that is shown unchanged.
 const BLANKS_MAX: usize = 3;
 
@@ -138,6 +142,18 @@ fn differences(before: &serde_json::Value, now: &serde_json::Value) -> Vec<Strin
     lines
 }
 
+/// Returns the hosts that the document of an endpoint names, if it can be read.
+fn document_hosts(loaded: &Loaded, endpoint: &Endpoint) -> Option<String> {
+    let document = openapi_file::configured(&loaded.path(endpoint.openapi.as_ref()?)).ok()?;
+    let hosts = Operations::read(&document, None).ok()?.hosts();
+    let shown: Vec<String> = hosts.iter().take(HOSTS_MAX).map(|host| format!("`{host}`")).collect();
+    let more = match hosts.len().saturating_sub(HOSTS_MAX) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    (!shown.is_empty()).then(|| format!("{}{more}", shown.join(", ")))
+}
+
 fn described(loaded: &Loaded, change: &Change) -> Vec<String> {
     let config = &loaded.config;
     let (section, name) = change.name.split_once('.').unwrap_or((&change.name, ""));
@@ -148,7 +164,10 @@ fn described(loaded: &Loaded, change: &Change) -> Vec<String> {
         "endpoints" => config.endpoints.get(name).map(|endpoint| {
             let url = match &endpoint.url {
                 Some(url) => with_host(url),
-                None => "the servers that its document names".to_owned(),
+                None => match document_hosts(loaded, endpoint) {
+                    Some(hosts) => format!("{hosts}, as its document names them"),
+                    None => "the servers that its document names".to_owned(),
+                },
             };
             let method = endpoint.method.as_deref().unwrap_or("requests");
             let mut lines = vec![format!("endpoint `{name}` sends {method} to {url}")];

@@ -1,0 +1,48 @@
+//! The servers that are imported, by the beginnings of their tools' ids.
+//!
+//! Doc: importing.md#clients
+
+use std::collections::BTreeMap;
+
+use toolbooth_registry::discovered::tool_id;
+
+/// The ids of the servers so far, with their names.
+#[derive(Debug, Default)]
+pub(crate) struct ServerIds(BTreeMap<String, String>);
+
+impl ServerIds {
+    pub(crate) fn add(&mut self, name: &str) {
+        self.0.insert(tool_id(name), name.to_owned());
+    }
+
+    /// Returns why no tool of a server with this name could be called beside these, if so.
+    pub(crate) fn unusable(&self, name: &str) -> Option<String> {
+        if name.trim().is_empty() {
+            return Some("its name is blank".to_owned());
+        }
+        let id = tool_id(name);
+        let is_within = |one: &str, other: &str| {
+            one == other || one.strip_prefix(other).is_some_and(|rest| rest.starts_with('.'))
+        };
+        let mut others = self.0.iter();
+        let (_, other) = others.find(|(own, _)| is_within(own, &id) || is_within(&id, own))?;
+        Some(format!("its tools cannot be told apart from those of `{other}`; rename one of them"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_that_no_configuration_can_have_together_are_found() {
+        let mut ids = ServerIds::default();
+        ids.add("a");
+        ids.add("b.c");
+        for name in ["", " ", "a", "a.b", "b", "b.c.d", "b/c", "b.c"] {
+            let is_unusable = !matches!(name, "b/c");
+            assert_eq!(ids.unusable(name).is_some(), is_unusable, "{name:?}");
+        }
+        assert!(ids.unusable("ab").is_none() && ids.unusable("c").is_none());
+    }
+}
