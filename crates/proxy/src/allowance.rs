@@ -21,8 +21,8 @@ pub(crate) struct Allowance {
 }
 
 impl Allowance {
-    /// Starts now: `limit` from the start and from each progress message, at most `cap` in total. The
-    /// total is never more than the time that the caller has left.
+    /// Starts now: `limit` from the start and from each progress message, at most `cap` in total, and at most the
+    /// time that the caller has `left`.
     pub(crate) fn begin(limit: Duration, cap: Duration, left: Option<Duration>) -> Self {
         let most = left.map_or(cap, |left| left.min(cap));
         Self { limit, latest: Instant::now() + most }

@@ -344,16 +344,16 @@ impl AsyncCalls {
         let options = CallOptions { dedup_key, place: place_of_call, ..CallOptions::default() };
         let running = self.proxy.run(ToolCall::new(request, caller), conversation, options);
         tokio::pin!(running);
-        let mut beat = tokio::time::interval(HEARTBEAT_EVERY);
-        let mut beats: u32 = 0;
+        let mut heartbeat_timer = tokio::time::interval(HEARTBEAT_EVERY);
+        let mut heartbeats: u32 = 0;
         let mut progress: Option<Progress> = None;
         loop {
             tokio::select! {
                 walked = &mut running => return walked.result,
                 Ok(newest) = counterpart.progress.recv() => progress = Some(newest),
-                _ = beat.tick() => {
-                    beats = beats.wrapping_add(1);
-                    if place.is_away() && !beats.is_multiple_of(WAITING_HEARTBEAT) {
+                _ = heartbeat_timer.tick() => {
+                    heartbeats = heartbeats.wrapping_add(1);
+                    if place.is_away() && !heartbeats.is_multiple_of(WAITING_HEARTBEAT) {
                         continue;
                     }
                     let told = progress.take().map(|progress| json!(progress));

@@ -36,7 +36,7 @@ pub(crate) struct Arrival<A> {
 /// Stage 2 passed: the call or request has an id, a deadline and a slot, and is not too large.
 pub(crate) struct Entered<A> {
     pub(crate) trail: Box<CallTrail>,
-    /// `None` only while a call waits for its duplicate.
+    /// `None` while a call waits for its duplicate, an approval or an answer, and at shutdown.
     pub(crate) slot: Option<OwnedSemaphorePermit>,
     pub(crate) conversation: Conversation,
     /// When the caller stops waiting, on the monotonic clock.

@@ -20,7 +20,7 @@ pub enum OutputRule {
 pub struct Limits {
     /// Calls that run at once; further ones are refused as `overloaded`.
     pub in_flight_max: usize,
-    /// Bytes of arguments; as many as a front door accepts in one request.
+    /// Bytes of arguments.
     pub argument_bytes_max: usize,
     /// Bytes of a result; a model does not read more.
     pub result_bytes_max: usize,

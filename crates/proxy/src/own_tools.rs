@@ -189,17 +189,18 @@ impl OwnTools {
         toolset: Option<Arc<str>>,
         text: &str,
     ) -> Result<ResultPart, String> {
-        let link = Link::parse(text).ok_or_else(none)?;
+        let link = Link::parse(text).ok_or_else(no_such_result)?;
         let receipt = self.reads.receipt(&link.receipt_id).await.map_err(|error| {
             tracing::error!(%error, "a kept result cannot be read");
             "the records cannot be read at the moment".to_owned()
         })?;
-        let receipt = receipt.filter(|receipt| receipt.caller == caller.name()).ok_or_else(none)?;
+        let receipt =
+            receipt.filter(|receipt| receipt.caller == caller.name()).ok_or_else(no_such_result)?;
         if self.catalogue.view(caller).within(toolset).find(&receipt.tool_id).is_none() {
-            return Err(none());
+            return Err(no_such_result());
         }
-        let result = receipt.result.ok_or_else(none)?;
-        ResultPart::of(&result, &link).ok_or_else(none)
+        let result = receipt.result.ok_or_else(no_such_result)?;
+        ResultPart::of(&result, &link).ok_or_else(no_such_result)
     }
 }
 
@@ -207,7 +208,7 @@ fn blocks(content: Vec<ContentBlock>) -> ToolOutput {
     ToolOutput::new(Payload { content: Some(content), ..Payload::default() })
 }
 
-fn none() -> String {
+fn no_such_result() -> String {
     "there is no such result of yours, or it is kept no longer".to_owned()
 }
 

@@ -330,7 +330,7 @@ fn transitive(
     needs: &[BTreeSet<usize>],
 ) -> Result<Vec<BTreeSet<usize>>, InvalidPlan> {
     let mut all: Vec<BTreeSet<usize>> = needs.to_vec();
-    // Each round reaches one step further; a plan has fewer rounds than steps.
+    // Each round doubles the distance that is reached, so there are fewer rounds than steps.
     for _ in 0..steps.len() {
         let wider: Vec<BTreeSet<usize>> = all
             .iter()

@@ -145,7 +145,7 @@ impl ProxyState {
     /// Counts a record that could not be written.
     pub(crate) fn count_gap(&self, error: &LedgerError) {
         self.gap.fetch_add(1, Ordering::Relaxed);
-        tracing::error!(%error, "a refusal could not be recorded");
+        tracing::error!(%error, "an event could not be recorded");
     }
 
     /// Whether a refusal is recorded by itself; otherwise it is counted with others.

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use tokio::sync::watch;
 use toolbooth_contracts::order::PauseTarget;
 
-/// Stops that a call can still see. A call that has missed some by then is stopped too.
+/// Maximum number of stops that are kept for calls that have not looked yet. A call that has missed one is stopped.
 const STOPS_MAX: usize = 256;
 
 /// The newest stops, with their numbers.

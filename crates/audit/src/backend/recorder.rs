@@ -16,8 +16,9 @@ use crate::approvals::{ApprovalVerdict, Decided};
 use crate::backend::disk_space::DiskSpace;
 use crate::backend::pruning::PrunedRange;
 use crate::backend::steps::{
-    BeatCall, CancelCall, Enqueue, FinishCall, FreeSpace, NoteUses, PruneRecords, RecordEvents,
-    Refuse, ReleaseCall, Renew, Settle, SignCheckpoint, Step, Stop, Sweep, TakeCall, Wait,
+    CancelCall, Enqueue, FinishCall, FreeSpace, HeartbeatCall, NoteUses, PruneRecords,
+    RecordEvents, Refuse, ReleaseCall, Renew, Settle, SignCheckpoint, Step, Stop, Sweep, TakeCall,
+    Wait,
 };
 use crate::backend::working::CallName;
 use crate::charges::RawBudget;
@@ -231,7 +232,7 @@ impl<R: StepRunner> CallQueue for Recorder<R> {
         call_id: &str,
         progress: Option<Value>,
     ) -> Result<Heartbeat, LedgerError> {
-        self.runner.run(BeatCall { call: name(caller, call_id), progress }).await
+        self.runner.run(HeartbeatCall { call: name(caller, call_id), progress }).await
     }
 
     async fn finish(

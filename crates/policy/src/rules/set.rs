@@ -227,7 +227,7 @@ impl RuleSet {
     }
 
     pub(super) fn rule(&self, index: usize) -> &Rule {
-        #[allow(clippy::indexing_slicing, reason = "indices are made from this list")]
+        #[expect(clippy::indexing_slicing, reason = "indices are made from this list")]
         &self.rules[index]
     }
 

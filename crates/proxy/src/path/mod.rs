@@ -2,8 +2,8 @@
 //!
 //! Each stage accepts the result of the one before by value, and returns a result that only it can
 //! construct. Skipping or reordering a stage therefore does not compile. Up to the claim, a call waits
-//! only for the source and for a duplicate, and an error means that the call did nothing. From dispatch
-//! on, an error is an outcome, not an early return.
+//! only for the source, a duplicate and an approval, and an error means that the call did nothing. From
+//! dispatch on, an error is an outcome, not an early return.
 //!
 //! Path: 2, 3, 4, 5, 6, 7, 8, 9. Doc: call-path.md#stages
 

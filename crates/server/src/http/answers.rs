@@ -1,6 +1,6 @@
 //! Replaces error answers that have no JSON body with problem documents.
 //!
-//! The router, its extractors and the MCP SDK return such answers, as plain text or without a body.
+//! The router and its extractors return such answers, as plain text or without a body.
 //! JSON-RPC errors and event streams stay as they are.
 //!
 //! Path: 10. Doc: front-doors.md#problems

@@ -87,16 +87,14 @@ pub struct HttpDoor {
 /// Serves until `stopping` is cancelled, then waits for the requests in progress. Streams end when
 /// `ending` is cancelled.
 ///
-/// A connection that has no request in progress when `stopping` is cancelled is closed.
-///
-/// # Errors
-/// None at present: errors of the listener are logged, and accepting goes on.
+/// A connection that has no request in progress when `stopping` is cancelled is closed. Errors of the listener are
+/// logged, and accepting goes on.
 pub async fn serve(
     listener: TcpListener,
     door: HttpDoor,
     stopping: CancellationToken,
     ending: CancellationToken,
-) -> std::io::Result<()> {
+) {
     let serving = Serving {
         peers: Arc::clone(&door.peers),
         limits: door.limits,
@@ -107,7 +105,6 @@ pub async fn serve(
         router: router(door, &ending),
     };
     accept::accept(listener, serving, stopping).await;
-    Ok(())
 }
 
 fn router(door: HttpDoor, ending: &CancellationToken) -> Router {

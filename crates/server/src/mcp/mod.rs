@@ -1,7 +1,7 @@
 //! Serves MCP in both eras of the protocol, over stdio and streamable HTTP.
 //!
 //! [`codec`] reads and writes messages, [`door`] answers requests, [`http`] and [`stdio`] are the
-//! transports. Only [`wire`] uses the types of the SDK.
+//! transports.
 //!
 //! Path: 1, 10. Doc: front-doors.md#mcp
 

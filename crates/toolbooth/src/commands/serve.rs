@@ -114,7 +114,7 @@ pub(super) async fn serve(loaded: Trusted, listen: Option<String>) -> Result<boo
     runtime.offline.launcher.doors().add(address);
     begin(&runtime).await;
     let socket = runtime.operator_socket().await;
-    let tending = tokio::spawn(maintain(Arc::clone(&runtime), socket));
+    let maintenance = tokio::spawn(maintain(Arc::clone(&runtime), socket));
     let (stopping, ending) = (CancellationToken::new(), CancellationToken::new());
     let reads = Arc::clone(&runtime.reads);
     let mut authenticator = Credentials::new(runtime.proxy.clone(), loopback, &operator_key);
@@ -122,7 +122,7 @@ pub(super) async fn serve(loaded: Trusted, listen: Option<String>) -> Result<boo
     let accepted = match issuers::accepted(&runtime.offline.loaded.config, address) {
         Ok(accepted) => accepted,
         Err(failure) => {
-            tending.abort();
+            maintenance.abort();
             runtime.shut_down().await?;
             return Err(failure);
         }
@@ -170,7 +170,7 @@ pub(super) async fn serve(loaded: Trusted, listen: Option<String>) -> Result<boo
         } => ended,
         () = signals.received() => Err(Failure::new(crate::failure::FAILED, "interrupted", "stopped at the second signal")),
     };
-    tending.abort();
+    maintenance.abort();
     ended.map(|()| true)
 }
 
@@ -201,7 +201,7 @@ pub(super) async fn stdio(loaded: Trusted, toolset: Option<String>) -> Result<bo
     let runtime = build(loaded).await?;
     begin(&runtime).await;
     let socket = runtime.operator_socket().await;
-    let tending = tokio::spawn(maintain(Arc::clone(&runtime), socket));
+    let maintenance = tokio::spawn(maintain(Arc::clone(&runtime), socket));
     let (served, signalled) = tokio::select! {
         served = serve_stdio(runtime.gateway(), caller, toolset.as_deref()) => (served, false),
         () = signals.received() => (Ok(()), true),
@@ -217,7 +217,7 @@ pub(super) async fn stdio(loaded: Trusted, toolset: Option<String>) -> Result<bo
         ended = runtime.shut_down() => ended,
         () = patience => Err(Failure::new(crate::failure::FAILED, "interrupted", "stopped at the second signal")),
     };
-    tending.abort();
+    maintenance.abort();
     ended?;
     served.map(|()| true).map_err(|error| {
         Failure::new(
@@ -320,8 +320,8 @@ async fn maintain(runtime: Arc<Runtime>, socket: Option<OperatorSocket>) {
         }
     };
     let catalogue = Arc::clone(&runtime.offline.catalogue);
-    let freshening = catalogue.keep_fresh(interval.max(Duration::from_millis(100)));
-    let noting = async {
+    let refreshing_sources = catalogue.keep_fresh(interval.max(Duration::from_millis(100)));
+    let recording_discoveries = async {
         let mut changes = runtime.offline.catalogue.changes();
         // Changes between the start and this subscription caused no notification.
         runtime.record_discovered().await;
@@ -329,29 +329,29 @@ async fn maintain(runtime: Arc<Runtime>, socket: Option<OperatorSocket>) {
             runtime.record_discovered().await;
         }
     };
-    let ordering = async {
+    let refreshing_orders = async {
         loop {
             tokio::time::sleep(ORDERS_EVERY).await;
             refresh_orders(&runtime.proxy).await;
         }
     };
-    let deciding = async {
+    let serving_socket = async {
         if let Some(socket) = socket {
             socket.serve(runtime.proxy.clone()).await;
         }
     };
     let others = async {
         tokio::join!(
-            noting,
-            deciding,
+            recording_discoveries,
+            serving_socket,
             signing,
-            ordering,
+            refreshing_orders,
             reload::watch_files(&runtime),
             reload::on_signal(&runtime),
             retain(&runtime)
         )
     };
-    tokio::join!(renewing, freshening, others);
+    tokio::join!(renewing, refreshing_sources, others);
 }
 
 /// Reads the orders of operators again. Keys are refused once the last reading is too old.
@@ -419,7 +419,7 @@ pub(super) async fn worker(loaded: Trusted, at_once: u32) -> Result<bool, Failur
     let runtime = build(loaded).await?;
     begin(&runtime).await;
     let socket = runtime.operator_socket().await;
-    let tending = tokio::spawn(maintain(Arc::clone(&runtime), socket));
+    let maintenance = tokio::spawn(maintain(Arc::clone(&runtime), socket));
     let stopping = CancellationToken::new();
     let working = {
         let (calls, stopping) = (runtime.calls.clone(), stopping.clone());
@@ -437,6 +437,6 @@ pub(super) async fn worker(loaded: Trusted, at_once: u32) -> Result<bool, Failur
         ended = runtime.shut_down() => ended,
         () = signals.received() => Err(Failure::new(crate::failure::FAILED, "interrupted", "stopped at the second signal")),
     };
-    tending.abort();
+    maintenance.abort();
     ended.map(|()| true)
 }

@@ -151,14 +151,14 @@ impl Step for ReleaseCall {
 
 /// Reports the progress of a call, and returns whether to continue.
 #[derive(Debug)]
-pub struct BeatCall {
+pub struct HeartbeatCall {
     /// The call.
     pub call: CallName,
     /// The progress, if reported.
     pub progress: Option<Value>,
 }
 
-impl Step for BeatCall {
+impl Step for HeartbeatCall {
     type Answer = Heartbeat;
 
     fn needs(&self) -> Needs {

@@ -14,7 +14,7 @@ mod settle;
 mod upkeep;
 
 pub(crate) use calls::CALL_SINCE;
-pub use calls::{BeatCall, CancelCall, Enqueue, FinishCall, ReleaseCall, TakeCall};
+pub use calls::{CancelCall, Enqueue, FinishCall, HeartbeatCall, ReleaseCall, TakeCall};
 pub use log::{AcceptRestored, RecordEvents, SignCheckpoint, Start, Stop, check_version, started};
 pub use people::NoteUses;
 pub use settle::{Abandon, Refuse, Settle, Wait};
