@@ -7,6 +7,7 @@ mod cli;
 mod commands;
 mod compose;
 mod config;
+mod digest_keys;
 mod door;
 mod executors;
 mod failure;

@@ -12,7 +12,7 @@ use toolbooth_audit::checkpoint::{Checkpoint, Due};
 use toolbooth_audit::ledger::Moment;
 use toolbooth_audit::memory::MemoryLedger;
 use toolbooth_audit::note::Signer;
-use toolbooth_audit::{CallQueue, Digester, Ledger, LedgerReads};
+use toolbooth_audit::{CallQueue, Ledger, LedgerReads};
 use toolbooth_contracts::Caller;
 use toolbooth_contracts::causes::with_causes;
 use toolbooth_contracts::secret_location::SecretRef;
@@ -57,7 +57,11 @@ pub(crate) fn due(config: &Config) -> Due {
 }
 
 /// Reads a key from a secret of the configuration. The lookup can be slow.
-async fn key(loaded: &Loaded, reference: &SecretRef, place: &str) -> Result<[u8; 32], Failure> {
+pub(crate) async fn key(
+    loaded: &Loaded,
+    reference: &SecretRef,
+    place: &str,
+) -> Result<[u8; 32], Failure> {
     let location = crate::executors::location(loaded, &reference.secret_ref);
     let looking = tokio::task::spawn_blocking(move || secrets::resolve_key(&location));
     let found = looking.await.map_err(|error| Failure::configuration(error.to_string()))?;
@@ -317,48 +321,6 @@ fn folder_reads(folder: &Path) -> Result<Option<Arc<dyn LedgerReads>>, Failure> 
 /// backup.
 pub(crate) fn kept_note(loaded: &Loaded) -> Option<String> {
     std::fs::read_to_string(loaded.data.join("checkpoint.note")).ok()
-}
-
-/// Returns the digest keys of this gateway's store, if they exist.
-pub(crate) async fn own_digester(loaded: &Loaded) -> Result<Option<Digester>, Failure> {
-    let store = &loaded.config.store;
-    if let (Some(_), Some(reference)) = (&store.url, &store.digest_key) {
-        let newest = key(loaded, reference, "store.digest_key").await?;
-        let mut older = Vec::new();
-        for reference in &store.older_digest_keys {
-            older.push(key(loaded, reference, "store.older_digest_keys").await?);
-        }
-        return Ok(Some(Digester::new(&newest).with_older(&older)));
-    }
-    if !loaded.data.join("digest.key").is_file() {
-        return Ok(None);
-    }
-    let folder =
-        StoreFolder::create(&loaded.data).map_err(|error| Failure::store(with_causes(&error)))?;
-    let digester = folder.digester(false).map_err(|error| Failure::store(with_causes(&error)))?;
-    Ok(Some(digester))
-}
-
-/// Returns the digest keys of this gateway's store for its verification; otherwise why they cannot be used: there are
-/// none, or the store has another one.
-pub(crate) async fn fitting_digester(
-    loaded: &Loaded,
-    reads: &dyn LedgerReads,
-) -> Result<Result<Digester, String>, Failure> {
-    let Some(digester) = own_digester(loaded).await? else {
-        let missing = "the digest key is missing, so asynchronous calls cannot be compared";
-        return Ok(Err(missing.to_owned()));
-    };
-    let stored = reads.key_ids().await.map_err(|error| Failure::store(error.to_string()))?;
-    let is_unknown = |id: &String| digester.all().all(|own| own.key_id() != id);
-    match stored.unwrap_or_default().into_iter().find(is_unknown) {
-        None => Ok(Ok(digester)),
-        Some(id) => Ok(Err(format!(
-            "the digest key has the id {}; the store also has one with the id {id}, which is not known here, so \
-             asynchronous calls cannot be compared",
-            digester.key_id()
-        ))),
-    }
 }
 
 /// Returns the public key of this gateway, if it has signed or is configured to sign.

@@ -95,9 +95,9 @@ fn no_line_opens_the_system_or_installed_packages() {
     std::fs::create_dir_all(made.path().join("read/node_modules/x")).unwrap();
     let explainer = explainer(made.path(), Some("careful"));
     for output in [
-        "EROFS: open '/usr/lib/x'".to_owned(),
-        "EROFS: open '/x'".to_owned(),
-        "EROFS: open '/tmp/x'".to_owned(),
+        "EROFS: open '/usr/lib/not-there'".to_owned(),
+        "EROFS: open '/not-there'".to_owned(),
+        "EROFS: open '/tmp/not-there'".to_owned(),
         format!("EROFS: open '{}/read/node_modules/x/memory.json'", made.path().display()),
     ] {
         let sentences = explainer.sentences(&output);
@@ -105,6 +105,10 @@ fn no_line_opens_the_system_or_installed_packages() {
         assert!(sentences.contains("`careful`"), "{sentences}");
         assert!(!sentences.contains("would allow it"), "{output}: {sentences}");
     }
+    let secrets = format!("open {}/read/.env: permission denied", made.path().display());
+    let sentences = explainer.sentences(&secrets);
+    assert!(sentences.contains("which may have secrets"), "{sentences}");
+    assert!(!sentences.contains("would allow it"), "{sentences}");
 }
 
 #[test]

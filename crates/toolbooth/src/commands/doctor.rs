@@ -371,7 +371,7 @@ async fn store(loaded: &Loaded, checks: &mut Vec<Check>) {
             BTreeMap::new()
         }
     };
-    let digester = match crate::records::fitting_digester(loaded, &*reads).await {
+    let digester = match crate::digest_keys::fitting_digester(loaded, &*reads).await {
         Ok(Ok(digester)) => Some(digester),
         Ok(Err(reason)) => {
             let remedy = match &loaded.config.store.url {

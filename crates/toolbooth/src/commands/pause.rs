@@ -94,6 +94,18 @@ pub(super) async fn apply(offline: &OfflineGateway) -> Result<bool, Failure> {
     Ok(is_any)
 }
 
+/// As [`apply`]; prints whether there are any, or that they cannot be read.
+pub(super) async fn apply_and_report(offline: &OfflineGateway) {
+    match apply(offline).await {
+        Ok(true) => crate::notice("calls are paused: `toolbooth pause --list` shows which"),
+        Ok(false) => (),
+        Err(failure) => crate::notice(&format!(
+            "warning: the pauses cannot be read, so none is considered: {}",
+            failure.message
+        )),
+    }
+}
+
 pub(super) async fn list(loaded: &Loaded, format: Format) -> Result<bool, Failure> {
     let found = match open(loaded).await? {
         Some(operations) => operations.orders().await.map_err(unreadable)?,

@@ -26,24 +26,6 @@ pub(super) async fn everything(offline: &OfflineGateway) {
     report_first_uses(offline);
 }
 
-/// As [`everything`], with the stored pauses in force: what is paused is not listed, which is told.
-async fn everything_unpaused(offline: &OfflineGateway) {
-    everything(offline).await;
-    pause_stored(offline).await;
-}
-
-/// Puts the stored pauses in force, and tells if there are any.
-async fn pause_stored(offline: &OfflineGateway) {
-    match pause::apply(offline).await {
-        Ok(true) => crate::notice("calls are paused: `toolbooth pause --list` shows which"),
-        Ok(false) => (),
-        Err(failure) => crate::notice(&format!(
-            "warning: the pauses cannot be read, so none is considered: {}",
-            failure.message
-        )),
-    }
-}
-
 pub(super) async fn list(
     offline: OfflineGateway,
     caller_name: &str,
@@ -52,7 +34,8 @@ pub(super) async fn list(
     format: Format,
 ) -> Result<bool, Failure> {
     let caller = callers::named(&offline.loaded, caller_name).await?;
-    everything_unpaused(&offline).await;
+    everything(&offline).await;
+    pause::apply_and_report(&offline).await;
     remember_names(&offline);
     let (tools, next) = offline.catalogue.view(&caller).all(after, limit.unwrap_or(usize::MAX));
     offline.close().await;
@@ -114,7 +97,7 @@ pub(super) async fn show(
     everything(&offline).await;
     let view = offline.catalogue.view(&caller);
     let found = view.find_any(name);
-    pause_stored(&offline).await;
+    pause::apply_and_report(&offline).await;
     offline.close().await;
     let Some(visible) = found else {
         let (tools, _) = view.all(None, usize::MAX);
@@ -163,7 +146,8 @@ pub(super) async fn search(
     format: Format,
 ) -> Result<bool, Failure> {
     let caller = callers::named(&offline.loaded, caller_name).await?;
-    everything_unpaused(&offline).await;
+    everything(&offline).await;
+    pause::apply_and_report(&offline).await;
     remember_names(&offline);
     let found = offline.catalogue.view(&caller).search(query, limit);
     offline.close().await;

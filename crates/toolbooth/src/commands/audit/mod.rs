@@ -152,7 +152,7 @@ pub(super) async fn audit(loaded: Trusted, command: Audit) -> Result<bool, Failu
                         .await?
                         .ok_or_else(|| Failure::store("there is no store to verify").at(place))?;
                     if is_own {
-                        match records::fitting_digester(&loaded, &*reads).await? {
+                        match crate::digest_keys::fitting_digester(&loaded, &*reads).await? {
                             Ok(digester) => known.digester = Some(digester),
                             Err(reason) => lacks_key = Some(reason),
                         }
