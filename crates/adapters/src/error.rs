@@ -339,6 +339,9 @@ pub enum OpenApiError {
     /// A variable of a server has no default.
     #[error("a variable of the server `{0}` has no default; say `url` beside `openapi`")]
     ServerVariable(String),
+    /// A path does not begin with `/`, so that it could change the host.
+    #[error("the path `{0}` does not begin with `/`")]
+    Path(String),
     /// It has no paths.
     #[error("the document has no `paths`")]
     NoPaths,

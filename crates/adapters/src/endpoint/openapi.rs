@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use http::Method;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use url::Url;
 
 use super::parameter::{Parameter, Style};
@@ -56,15 +56,20 @@ impl Operations {
         let mut operations = BTreeMap::new();
         let paths = document.get("paths").and_then(Value::as_object);
         for (path, item) in paths.ok_or(OpenApiError::NoPaths)? {
+            // Text before the first `/` would be part of the host.
+            if !path.starts_with('/') {
+                return Err(OpenApiError::Path(path.clone()));
+            }
             let item = followed(document, item);
             for method in METHODS {
                 let Some(operation) = item.get(method).and_then(Value::as_object) else { continue };
                 let name = format!("{} {path}", method.to_uppercase());
-                let mut operation = read(document, path, method, item, operation)?;
-                if base.is_some() {
-                    operation.base = None;
-                }
-                operations.insert(name, operation);
+                let own = match base {
+                    Some(_) => None,
+                    None => own_server(item, operation)?,
+                };
+                let operation = read(document, path, method, item, operation)?;
+                operations.insert(name, Operation { base: own, ..operation });
             }
         }
         Ok(Self { base: own.trim_end_matches('/').to_owned(), operations })
@@ -132,6 +137,18 @@ fn first_server(of: &Value) -> Result<Option<String>, OpenApiError> {
     }
 }
 
+/// Returns the URL of the first server of an operation, or of its path.
+fn own_server(
+    item: &Value,
+    operation: &Map<String, Value>,
+) -> Result<Option<String>, OpenApiError> {
+    let servers = operation.get("servers").map(|servers| json!({ "servers": servers }));
+    match servers.as_ref().map(first_server).transpose()?.flatten() {
+        None => first_server(item),
+        own => Ok(own),
+    }
+}
+
 fn read(
     document: &Value,
     path: &str,
@@ -139,11 +156,21 @@ fn read(
     item: &Value,
     operation: &Map<String, Value>,
 ) -> Result<Operation, OpenApiError> {
-    let mut parameters: Vec<Parameter> = Vec::new();
     let shared = item.get("parameters").and_then(Value::as_array).into_iter().flatten();
     let mine = operation.get("parameters").and_then(Value::as_array).into_iter().flatten();
-    for parameter in shared.chain(mine) {
-        let parameter = followed(document, parameter);
+    let all: Vec<&Value> = shared.chain(mine).map(|own| followed(document, own)).collect();
+    // A part of the path that is not declared is a text, as the import has it.
+    let is_declared = |part: &str| {
+        all.iter().any(|own| own["name"].as_str() == Some(part) && own["in"] == "path")
+    };
+    let parts = path.split('{').skip(1).filter_map(|part| Some(part.split_once('}')?.0));
+    let undeclared = parts.filter(|part| !is_declared(part)).map(|part| Parameter {
+        argument: part.to_owned(),
+        name: part.to_owned(),
+        style: Style::Simple,
+    });
+    let mut parameters: Vec<Parameter> = undeclared.collect();
+    for parameter in all {
         let text = |name: &str| parameter.get(name).and_then(Value::as_str);
         let Some(name) = text("name") else { continue };
         // Headers and cookies carry credentials, which agents must not choose.
@@ -164,13 +191,6 @@ fn read(
         };
         parameters.push(Parameter { argument, name: name.to_owned(), style });
     }
-    // A part of the path that is not declared is a text, as the import has it.
-    for part in path.split('{').skip(1).filter_map(|part| Some(part.split_once('}')?.0)) {
-        if !parameters.iter().any(|known| known.name == part && known.style.is_of_path()) {
-            let (argument, name) = (part.to_owned(), part.to_owned());
-            parameters.push(Parameter { argument, name, style: Style::Simple });
-        }
-    }
     let body = operation.get("requestBody").map(|body| followed(document, body));
     let json = body.and_then(|body| body.get("content")).and_then(Value::as_object);
     let has_body = json.is_some_and(|types| types.keys().any(|kind| is_json(kind)));
@@ -178,11 +198,7 @@ fn read(
     let body = has_body.then(|| if taken { "requestBody" } else { "body" }.to_owned());
     let method = Method::from_bytes(method.to_uppercase().as_bytes())
         .map_err(|_| OpenApiError::Method(method.to_owned()))?;
-    let base = match operation.get("servers") {
-        Some(_) => first_server(&Value::Object(operation.clone()))?,
-        None => first_server(item)?,
-    };
-    Ok(Operation { base, method, path: path.to_owned(), parameters, body })
+    Ok(Operation { base: None, method, path: path.to_owned(), parameters, body })
 }
 
 impl Operation {
@@ -217,8 +233,6 @@ impl Operation {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     fn document() -> Value {
@@ -273,7 +287,7 @@ mod tests {
                 "host": {"default": "a.example"}, "ver": {"default": "v1"}}}],
             "paths": {
                 "/plain": {"get": {}},
-                "/x/{id}": {"get": {}},
+                "/x/{id}": {"get": {"parameters": [{"name": "id", "in": "query"}]}},
                 "/path": {"servers": [{"url": "https://b.example/p/"}], "get": {},
                     "put": {"servers": [{"url": "https://c.example"}]}},
             },
@@ -282,8 +296,9 @@ mod tests {
         let at = |operations: &Operations, target: &str| {
             operations.fill(target, None, &json!({})).unwrap().unwrap().url.to_string()
         };
-        let undeclared = operations.fill("GET /x/{id}", None, &json!({"id": "a/b"}));
-        assert_eq!(undeclared.unwrap().unwrap().url.as_str(), "https://a.example/api/v1/x/a%2Fb");
+        let undeclared = operations.fill("GET /x/{id}", None, &json!({"id": "a/b", "query_id": 1}));
+        let undeclared = undeclared.unwrap().unwrap();
+        assert_eq!(undeclared.url.as_str(), "https://a.example/api/v1/x/a%2Fb?id=1");
         assert_eq!(at(&operations, "GET /plain"), "https://a.example/api/v1/plain");
         assert_eq!(at(&operations, "GET /path"), "https://b.example/p/path");
         assert_eq!(at(&operations, "PUT /path"), "https://c.example/path");
@@ -291,6 +306,17 @@ mod tests {
         assert_eq!(hosts, ["a.example", "b.example", "c.example"]);
         let configured = Operations::read(&document, Some("http://127.0.0.1:1")).unwrap();
         assert_eq!(at(&configured, "PUT /path"), "http://127.0.0.1:1/path");
+        // A configured URL makes up for servers that no request can be sent to.
+        let mut relative = document.clone();
+        relative["paths"]["/path"]["servers"][0]["url"] = json!("/p");
+        assert!(Operations::read(&relative, None).is_err());
+        let configured = Operations::read(&relative, Some("http://127.0.0.1:1")).unwrap();
+        assert_eq!(at(&configured, "GET /path"), "http://127.0.0.1:1/path");
+        for host in ["@evil.example/x", ".evil.example/x", "x"] {
+            let text = json!({"openapi": "3.1.0", "paths": {host: {"get": {}}}});
+            let error = Operations::read(&text, Some("https://api.example")).unwrap_err();
+            assert!(error.to_string().contains("does not begin with `/`"), "{error}");
+        }
         let mut open = document.clone();
         open["servers"][0]["variables"] = json!({});
         let error = Operations::read(&open, None).unwrap_err();

@@ -70,12 +70,16 @@ impl Parameter {
         let items = || -> Result<Vec<String>, FillError> {
             let item = |item: &Value| segment(&self.scalar(item)?, &self.argument);
             match value {
+                // An empty list is no part of a path.
+                Value::Array(items) if items.is_empty() => {
+                    Err(FillError::NoSegment(self.argument.clone()))
+                }
                 Value::Array(items) => items.iter().map(item).collect(),
                 one => Ok(vec![item(one)?]),
             }
         };
         let named = |text: String| format!("{}={text}", encoded(&self.name));
-        let text = match self.style {
+        Ok(match self.style {
             Style::PathJson => encoded(&value.to_string()),
             Style::Label { explode } => {
                 format!(".{}", items()?.join(if explode { "." } else { "," }))
@@ -86,12 +90,7 @@ impl Parameter {
             }
             Style::Matrix { explode: false } => format!(";{}", named(items()?.join(","))),
             _ => items()?.join(","),
-        };
-        // An empty list is no part of a path.
-        match text.as_str() {
-            "" | "." => Err(FillError::NoSegment(self.argument.clone())),
-            _ => Ok(text),
-        }
+        })
     }
 
     /// Adds the encoded pairs of a parameter of the query.
@@ -165,6 +164,7 @@ mod tests {
         }
         let matrix = parameter(&json!({"in": "path", "style": "matrix"}));
         assert_eq!(matrix.in_path(&json!("M")).unwrap(), ";p=M");
+        assert!(matrix.in_path(&json!([])).is_err());
         let simple = parameter(&json!({"in": "path"}));
         for wrong in [json!([]), json!(""), json!(".."), json!({"a": 1}), json!(["a", ".."])] {
             assert!(simple.in_path(&wrong).is_err(), "{wrong}");

@@ -71,6 +71,10 @@ pub fn operations(document: &Value, endpoint: &str) -> Result<Operations, Import
         wanted: BTreeMap::new(),
     };
     for (path, item) in paths {
+        if !path.starts_with('/') {
+            api.out.notices.push(format!("`{path}` does not begin with `/` and was left out"));
+            continue;
+        }
         let item = api.followed(item);
         for method in METHODS {
             if let Some(operation) = item.get(method).and_then(Value::as_object) {
@@ -126,8 +130,18 @@ impl<'d> Api<'d> {
         let (mut properties, mut required) = (Map::new(), Vec::new());
         let shared = item.get("parameters").and_then(Value::as_array).into_iter().flatten();
         let mine = operation.get("parameters").and_then(Value::as_array).into_iter().flatten();
-        for parameter in shared.chain(mine) {
-            let parameter = self.followed(parameter);
+        let all: Vec<&Value> = shared.chain(mine).map(|own| self.followed(own)).collect();
+        for part in parts(path) {
+            let is_it = |own: &&&Value| own["name"].as_str() == Some(part) && own["in"] == "path";
+            if all.iter().find(is_it).is_none() {
+                self.out.notices.push(format!(
+                    "{id}: no parameter is the part `{{{part}}}` of its path; it is taken for a text"
+                ));
+                properties.insert(part.to_owned(), json!({ "type": "string" }));
+                required.push(json!(part));
+            }
+        }
+        for parameter in all {
             let Some(name) = parameter.get("name").and_then(Value::as_str) else { continue };
             match parameter.get("in").and_then(Value::as_str) {
                 Some("path" | "query") => (),
@@ -165,15 +179,6 @@ impl<'d> Api<'d> {
                 properties.insert(other, schema);
             } else {
                 properties.insert(name.to_owned(), schema);
-            }
-        }
-        for part in parts(path) {
-            if !properties.contains_key(part) {
-                self.out.notices.push(format!(
-                    "{id}: no parameter is the part `{{{part}}}` of its path; it is taken for a text"
-                ));
-                properties.insert(part.to_owned(), json!({ "type": "string" }));
-                required.push(json!(part));
             }
         }
         if let Some(body) = operation.get("requestBody").map(|body| self.followed(body)) {

@@ -18,7 +18,7 @@ use crate::{executors, openapi_file};
 /// The maximum number of sandboxed registry tools that are listed; tools without a sandbox are always listed.
 const TOOLS_MAX: usize = 20;
 /// The maximum number of hosts of one document that are shown.
-const HOSTS_MAX: usize = 8;
+const HOSTS_MAX: usize = 100;
 /// The maximum length of white space that is shown unchanged.
 const BLANKS_MAX: usize = 3;
 
