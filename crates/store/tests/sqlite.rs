@@ -723,6 +723,22 @@ async fn an_acceptance_excuses_no_log_that_is_cut_later() {
 }
 
 #[tokio::test]
+async fn a_store_behind_a_link_is_put_back_with_its_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let (real, link) = (folder.path().join("real"), folder.path().join("link"));
+    open(&real, "one").close(moment(1)).await.unwrap();
+    std::os::unix::fs::symlink("real", &link).unwrap();
+    let copy = folder.path().join("copy");
+    sqlite::backup(&link, &copy).unwrap();
+    std::fs::create_dir(real.join("secrets")).unwrap();
+    std::fs::write(real.join("secrets/token"), "t").unwrap();
+    let kept = sqlite::restore(&link, &copy).unwrap().unwrap();
+    assert!(kept.starts_with(real.canonicalize().unwrap()), "{}", kept.display());
+    assert!(kept.join(DATABASE).is_file() && real.join(DATABASE).is_file() && link.is_symlink());
+    assert!(real.join("secrets/token").is_file(), "secrets of the configuration stay");
+}
+
+#[tokio::test]
 async fn a_store_that_is_dropped_leaves_one_file_at_rest() {
     let folder = tempfile::tempdir().unwrap();
     for round in 0..20 {

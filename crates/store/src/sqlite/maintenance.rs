@@ -15,6 +15,8 @@ use super::schema;
 const NAMES: [&str; 2] = ["wire-names.json", "prompt-names.json"];
 /// The pins of listings. Without them a changed tool would be pinned as if it was new.
 const PINS: &str = "tools.pins.json";
+/// The folder with secrets that an import has kept.
+const IMPORTED: &str = "secrets";
 
 fn shown(path: &Path) -> String {
     path.display().to_string()
@@ -104,6 +106,9 @@ fn copy_into(source: &StoreFolder, to: &Path) -> Result<(), MaintenanceError> {
 /// # Errors
 /// [`MaintenanceError`]. The old store then stays in its place.
 pub fn restore(data: &Path, from: &Path) -> Result<Option<PathBuf>, MaintenanceError> {
+    // Renames must move the folder, and not a link to it.
+    let real = data.canonicalize();
+    let data = real.as_deref().unwrap_or(data);
     let backup = from.join(DATABASE);
     if !backup.is_file() || !from.join("digest.key").is_file() {
         return Err(MaintenanceError::NoBackup(shown(from)));
@@ -150,6 +155,11 @@ pub fn restore(data: &Path, from: &Path) -> Result<Option<PathBuf>, MaintenanceE
     moved?;
     if !there {
         return Ok(None);
+    }
+    // Secrets that an import has kept belong to the configuration, which is not restored.
+    let secrets = data.join(IMPORTED);
+    if !secrets.exists() {
+        let _ = std::fs::rename(aside.join(IMPORTED), secrets);
     }
     let kept = data.join(format!("before-restore-{}", std::process::id()));
     // If it cannot be moved, the store is restored all the same.

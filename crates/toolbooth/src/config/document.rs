@@ -36,6 +36,9 @@ use super::servers::Server;
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Config {
+    /// The files that settings name as secrets, as they are written.
+    #[serde(skip)]
+    pub(crate) secret_files: Vec<PathBuf>,
     /// The registry file.
     pub(crate) registry: Option<PathBuf>,
     /// Which discovered tools are approved.

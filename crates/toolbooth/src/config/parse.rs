@@ -1,5 +1,7 @@
 //! Parses a configuration from its text and from variables; errors contain no values of it.
 
+use std::path::PathBuf;
+
 use toml::{Table, Value};
 use toolbooth_contracts::id::nearest;
 
@@ -31,8 +33,10 @@ pub(crate) fn parse(
         let message = format!("no setting has a name that begins with `{PRIVATE}`");
         return Err(Failure::configuration(message).at(file.to_owned()));
     }
-    let config: Config = toml::from_str(text).map_err(|error| failure_of(&error, text, file))?;
+    let mut config: Config =
+        toml::from_str(text).map_err(|error| failure_of(&error, text, file))?;
     if overrides.is_empty() {
+        config.secret_files = secret_files(&table);
         return Ok(config);
     }
     for (name, value) in &overrides {
@@ -41,11 +45,35 @@ pub(crate) fn parse(
             Failure::configuration(message).at(format!("the variable TOOLBOOTH__{name}"))
         })?;
     }
-    Value::Table(table).try_into().map_err(|error: toml::de::Error| {
+    let secret_files = secret_files(&table);
+    let config: Config = Value::Table(table).try_into().map_err(|error: toml::de::Error| {
         let names: Vec<String> =
             overrides.iter().map(|(name, _)| format!("TOOLBOOTH__{name}")).collect();
         failure_of(&error, "", &format!("the variables {}", names.join(", ")))
-    })
+    })?;
+    Ok(Config { secret_files, ..config })
+}
+
+/// Returns the paths of the files that settings name as secrets.
+fn secret_files(table: &Table) -> Vec<PathBuf> {
+    fn collect(value: &Value, is_reference: bool, found: &mut Vec<PathBuf>) {
+        match value {
+            Value::Table(members) => {
+                for (name, member) in members {
+                    let is_reference = ["secretRef", "secret_ref"].contains(&name.as_str());
+                    collect(member, is_reference, found);
+                }
+            }
+            Value::Array(items) => items.iter().for_each(|item| collect(item, false, found)),
+            Value::String(text) if is_reference => {
+                found.extend(text.strip_prefix("file:").map(PathBuf::from));
+            }
+            _ => (),
+        }
+    }
+    let mut found = Vec::new();
+    table.values().for_each(|value| collect(value, false, &mut found));
+    found
 }
 
 /// Parses a value from the environment: a TOML value if it is one, else text.
@@ -195,6 +223,20 @@ mod tests {
             let shown = parse(text, "t.toml", Vec::new()).unwrap_err().text();
             assert!(!shown.contains("hunter") && shown.contains("expected"), "{shown}");
         }
+    }
+
+    #[test]
+    fn files_that_are_secrets_are_found_also_in_the_environment() {
+        let text = "[servers.a]\ncommand = \"x\"\nenv = { T = { secret_ref = \"file:t\" }, U = \"file:u\" }\n";
+        let overrides = vec![(
+            "AUDIT__SIGNING_KEY".to_owned(),
+            "{ secret_ref = \"file:audit.key\" }".to_owned(),
+        )];
+        let config = parse(text, "t", overrides).unwrap();
+        let mut found = config.secret_files;
+        found.sort();
+        assert_eq!(found, [PathBuf::from("audit.key"), PathBuf::from("t")]);
+        assert_eq!(parse(text, "t", Vec::new()).unwrap().secret_files, [PathBuf::from("t")]);
     }
 
     #[test]

@@ -120,7 +120,6 @@ fn hidden(loaded: &Loaded) -> Vec<PathBuf> {
 
 /// Returns the files that the configuration and the registry file name as secrets.
 fn secret_files(loaded: &Loaded) -> Vec<PathBuf> {
-    const FILE: &[u8] = b"\"file:";
     fn collect(value: &Value, found: &mut Vec<PathBuf>) {
         match value {
             Value::Object(members) => {
@@ -136,13 +135,15 @@ fn secret_files(loaded: &Loaded) -> Vec<PathBuf> {
             _ => (),
         }
     }
-    let settings = toml::from_str(&loaded.text).ok();
     // A registry file that cannot be read is told when it is loaded.
     let text = crate::files::read(&loaded.registry().0).unwrap_or_default();
-    let names_files = text.windows(FILE.len()).any(|part| part == FILE);
+    // Most registry files have no such text, also not in escapes.
+    let names_files = [&b"\"file:"[..], &b"\\u"[..]];
+    let names_files =
+        names_files.iter().any(|part| text.windows(part.len()).any(|own| own == *part));
     let registry = names_files.then(|| serde_json::from_slice(&text).ok()).flatten();
-    let mut found = Vec::new();
-    settings.iter().chain(&registry).for_each(|value| collect(value, &mut found));
+    let mut found = loaded.config.secret_files.clone();
+    registry.iter().for_each(|value| collect(value, &mut found));
     found.into_iter().map(|path| loaded.path(&path)).collect()
 }
 
