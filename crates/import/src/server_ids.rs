@@ -15,7 +15,7 @@ impl ServerIds {
         self.0.insert(tool_id(name), name.to_owned());
     }
 
-    /// Returns why no tool of a server with this name could be called beside these, if so.
+    /// Returns why no tool of a server with this name could be called beside the others, if so.
     pub(crate) fn unusable(&self, name: &str) -> Option<String> {
         if name.trim().is_empty() {
             return Some("its name is blank".to_owned());
@@ -25,7 +25,8 @@ impl ServerIds {
             one == other || one.strip_prefix(other).is_some_and(|rest| rest.starts_with('.'))
         };
         let mut others = self.0.iter();
-        let (_, other) = others.find(|(own, _)| is_within(own, &id) || is_within(&id, own))?;
+        let (_, other) = others
+            .find(|(own, other)| *other != name && (is_within(own, &id) || is_within(&id, own)))?;
         Some(format!("its tools cannot be told apart from those of `{other}`; rename one of them"))
     }
 }
@@ -39,10 +40,12 @@ mod tests {
         let mut ids = ServerIds::default();
         ids.add("a");
         ids.add("b.c");
-        for name in ["", " ", "a", "a.b", "b", "b.c.d", "b/c", "b.c"] {
-            let is_unusable = !matches!(name, "b/c");
-            assert_eq!(ids.unusable(name).is_some(), is_unusable, "{name:?}");
+        for name in ["", " ", "a.b", "b", "b.c.d"] {
+            assert!(ids.unusable(name).is_some(), "{name:?}");
         }
-        assert!(ids.unusable("ab").is_none() && ids.unusable("c").is_none());
+        // One of the same name replaces the other.
+        for name in ["a", "b.c", "ab", "c"] {
+            assert_eq!(ids.unusable(name), None, "{name:?}");
+        }
     }
 }

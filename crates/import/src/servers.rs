@@ -55,21 +55,23 @@ pub fn read(
     }
     let mut ids = ServerIds::default();
     for (name, server) in servers.into_iter().flatten() {
-        let is_known = reading.imported.servers.contains(name);
         let is_ours = server.as_object().is_some_and(is_this_gateway);
-        if !is_ours && !is_known {
+        if !is_ours && !reading.imported.servers.contains(name) {
             reading.imported.servers.push(name.clone());
         }
-        if let Some(why) = ids.unusable(name).filter(|_| !is_known) {
+        if let Some(why) = ids.unusable(name).filter(|_| !is_ours) {
             reading.notice(format!("the server `{}` was left out: {why}", name.escape_debug()));
             continue;
         }
-        ids.add(name);
         match server.as_object() {
             Some(members) if members.get("command").is_some_and(is_no_command) => {
                 reading.notice(format!("`{name}` was left out: its `command` is no text"));
             }
-            Some(members) => reading.server(name, members),
+            Some(members) => {
+                if reading.server(name, members) {
+                    ids.add(name);
+                }
+            }
             None => reading.notice(format!("`{name}` is no server and was left out")),
         }
     }
@@ -81,7 +83,7 @@ pub fn read(
 }
 
 fn is_no_command(value: &Value) -> bool {
-    !matches!(value, Value::String(_) | Value::Array(_))
+    !matches!(value, Value::String(_) | Value::Array(_) | Value::Null)
 }
 
 /// Reads the file as a document, which may contain comments.
@@ -200,10 +202,11 @@ impl Reading<'_> {
         given.into_iter().map(|(name, text)| (name, self.text(server, &text))).collect()
     }
 
-    fn server(&mut self, name: &str, members: &Map<String, Value>) {
+    /// Reads a server. Returns whether it is imported.
+    fn server(&mut self, name: &str, members: &Map<String, Value>) -> bool {
         if is_this_gateway(members) {
             self.notice(format!("`{name}` is Toolbooth itself and was left out"));
-            return;
+            return false;
         }
         let mut section = Section::default();
         let mut env: Vec<(String, String)> = Vec::new();
@@ -293,7 +296,7 @@ impl Reading<'_> {
         }
         if !members.contains_key("command") && url.is_none() {
             self.notice(format!("`{name}` has neither `command` nor `url` and was left out"));
-            return;
+            return false;
         }
         if members.contains_key("command") && url.take().is_some() {
             self.notice(format!("servers.{name}: has `command` and `url`; the command was taken"));
@@ -332,6 +335,7 @@ impl Reading<'_> {
             section.set("cwd", folder.display().to_string());
         }
         self.imported.sections.insert(("servers", name.to_owned()), section);
+        true
     }
 
     /// Disables servers that Gemini does not start because of one of its lists.
