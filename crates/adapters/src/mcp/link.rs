@@ -147,8 +147,8 @@ impl Link {
         !self.subscriptions.is_empty()
     }
 
-    /// Returns the live connection, or opens a new one. A caller that gives up ends only its own waiting: the
-    /// connection is opened for the others.
+    /// Returns the live connection, or opens a new one. If a caller gives up, the connection is still opened for the
+    /// others.
     pub(super) async fn connection(self: &Arc<Self>) -> Result<Arc<Connection>, Unconnected> {
         let state = self.state.lock().await;
         if let Some(connection) = state.live().filter(|_| !state.closed) {
@@ -157,8 +157,12 @@ impl Link {
         drop(state);
         let link = Arc::clone(self);
         let opening = tokio::spawn(async move { link.opened().await });
-        let closing = |_| Err(Unconnected::of(&ConnectError::Closing, |text| text.to_owned()));
-        opening.await.unwrap_or_else(closing)
+        match opening.await {
+            Ok(opened) => opened,
+            Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+            // The runtime ends.
+            Err(_) => Err(Unconnected::of(&ConnectError::Closing, |text| text.to_owned())),
+        }
     }
 
     async fn opened(&self) -> Result<Arc<Connection>, Unconnected> {
@@ -337,7 +341,13 @@ impl Link {
         let Some(turn) = self.turn(timeout, conversation).await else {
             return Err(Unserved::Cancelled);
         };
-        let connection = self.connection().await.map_err(Unserved::Unreachable)?;
+        // The turn is not held longer than the caller waits.
+        let connected = tokio::select! {
+            connected = tokio::time::timeout(timeout, self.connection()) => connected,
+            () = conversation.cancelled() => return Err(Unserved::Cancelled),
+        };
+        let Ok(connected) = connected else { return Err(Unserved::Cancelled) };
+        let connection = connected.map_err(Unserved::Unreachable)?;
         let greeting = &connection.channel.greeting;
         if !greeting.offers.subscribe {
             let message = "the server does not tell when a resource changes".to_owned();
@@ -392,7 +402,9 @@ impl Link {
         }
         self.subscriptions.remove(uri);
         // A server without a connection sends no notifications.
-        let state = self.state.lock().await;
+        let Ok(state) = tokio::time::timeout(timeout, self.state.lock()).await else {
+            return Err(Unserved::Cancelled);
+        };
         let live = state.connection.as_ref().filter(|connection| !connection.is_closed());
         let legacy = live.is_some_and(|one| one.channel.greeting.era == Era::Legacy);
         drop(state);

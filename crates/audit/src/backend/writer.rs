@@ -437,6 +437,7 @@ impl<B: Backend> Writer<B> {
 
     /// Determines the outcome of an uncertain commit; returns its changes if it succeeded.
     async fn recover(&mut self) -> Result<Option<Batch>, LedgerError> {
+        let has_failed = self.doubt.is_some() || self.status.health().is_err();
         let end = self.backend.recover(self.set.writer()).await?;
         let done = match self.doubt.take() {
             Some(doubt) if end.is(&doubt.after) && !end.is(self.set.head()) => {
@@ -457,7 +458,9 @@ impl<B: Backend> Writer<B> {
                 ));
             }
         };
-        tracing::info!("the store has proven sound");
+        if has_failed {
+            tracing::info!("the store has proven sound");
+        }
         self.unproven = false;
         Ok(done)
     }

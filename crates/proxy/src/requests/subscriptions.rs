@@ -135,12 +135,9 @@ async fn run(state: &Arc<ProxyState>, request: SubscribeRequest) -> Result<Subsc
         asked: Arc::clone(&asked),
     };
     // Another subscriber to the same resource may still wait for the server.
-    let mut asked = match entered.time_left(state) {
-        None => asked.lock().await,
-        Some(left) => match tokio::time::timeout(left, asked.lock()).await {
-            Ok(asked) => asked,
-            Err(_) => return Err(Refused::new(entered.trail, ErrorCode::Timeout).into()),
-        },
+    let patience = entered.time_left(state).unwrap_or(target.upstream.timeout);
+    let Ok(mut asked) = tokio::time::timeout(patience, asked.lock()).await else {
+        return Err(Refused::new(entered.trail, ErrorCode::Timeout).into());
     };
     let left = entered.time_left(state);
     if !*asked {

@@ -24,7 +24,7 @@ pub(super) const READERS: usize = 4;
 /// The server ends the transaction of a replica that has stopped, with its locks, before others give up waiting for
 /// them.
 const SESSION: &str = "SET lock_timeout = '8s'; SET statement_timeout = '15s'; \
-                       SET idle_in_transaction_session_timeout = '3s'; \
+                       SET idle_in_transaction_session_timeout = '5s'; \
                        SET plan_cache_mode = 'force_generic_plan'; SET enable_seqscan = off; \
                        SET enable_hashjoin = off; SET enable_mergejoin = off; SET jit = off; \
                        SELECT set_config('synchronous_commit', 'on', false) \

@@ -129,6 +129,8 @@ impl Session {
         let s = &self.statements;
         let survey = needs.survey.take();
         let mut asked = StatementBatch(vec![(&s.begin, Parameters::new())]);
+        let begins = matches!(survey, Some(StoreQuery::Beginning { .. }));
+        asked.add(begins, &s.may_idle, Parameters::new);
         *locked = LockedWindows::of(&needs);
         let locks = locks(&needs, locked);
         asked.add(!locks.is_empty(), &s.locks, || given![locks]);

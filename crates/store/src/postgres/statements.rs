@@ -122,6 +122,8 @@ fn exactly(change: &str, count: &str) -> String {
 statements! {
     // Each statement must see what was committed while it waited for a lock.
     begin = "BEGIN ISOLATION LEVEL READ COMMITTED";
+    // For the start, which takes over all records of an earlier version between reading and writing.
+    may_idle = "SET LOCAL idle_in_transaction_session_timeout = '60s'";
     commit = "COMMIT";
     rollback = "ROLLBACK";
     locks = "SELECT pg_advisory_xact_lock(l) FROM unnest($1::bigint[]) AS l";
