@@ -59,7 +59,7 @@ pub fn names_a_secret(key: &str) -> bool {
     if SECRET_WORDS.contains(&folded.as_str()) {
         return true;
     }
-    // The last words together, as long as they can be a secret word.
+    // Secret words can consist of several words, such as `clientSecret`.
     let mut tail = String::new();
     for word in words(key).iter().skip(1).rev() {
         tail.insert_str(0, word);

@@ -167,7 +167,7 @@ impl View {
         self.knows(tool, &ToolStatus::Active).then(|| self.visible(Arc::clone(tool)))
     }
 
-    /// Returns the tool id of a name: itself if a tool has this id, even if it is the name on the wire of another one.
+    /// Returns the tool id of a name, which can be an id or a name on the wire. An id takes precedence.
     fn any_tool_id<'n>(&'n self, name: &'n str) -> &'n str {
         if self.world.registry.get(name).is_some() { name } else { self.tool_id(name) }
     }

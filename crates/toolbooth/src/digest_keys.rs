@@ -45,7 +45,7 @@ pub(crate) async fn fitting_digester(
     match stored.unwrap_or_default().into_iter().find(is_unknown) {
         None => Ok(Ok(digester)),
         Some(id) => Ok(Err(format!(
-            "the digest key has the id {}; the store also has one with the id {id}, which is not known here, so \
+            "the digest key has the id {}, and the store has one with the id {id}, which is not known here, so \
              asynchronous calls cannot be compared",
             digester.key_id()
         ))),

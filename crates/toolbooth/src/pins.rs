@@ -19,6 +19,7 @@ use crate::failure::{Failure, OUT_OF_REACH, USAGE};
 pub(crate) const PINS: &str = "tools.pins.json";
 /// The name of the lock that a process holds while it changes the pins.
 const PINS_LOCK: &str = "tools.pins.lock";
+
 /// The file of first-use pins.
 #[derive(Debug, Clone)]
 pub(crate) struct PinFile {

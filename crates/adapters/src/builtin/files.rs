@@ -67,8 +67,8 @@ impl Roots {
         Self { folders, hidden: hidden.to_vec() }
     }
 
-    /// Whether an opened file belongs to the gateway, or is in the data folder of any gateway or a backup of it. The open descriptor is checked, because the
-    /// path may lead to another file by now.
+    /// Whether an opened file belongs to the gateway, or is in the data folder of any gateway or in a backup. The open
+    /// descriptor is checked, because the path may lead to another file by now.
     #[cfg(target_os = "linux")]
     fn is_hidden(&self, opened: &impl std::os::fd::AsRawFd) -> bool {
         let link = format!("/proc/self/fd/{}", opened.as_raw_fd());

@@ -256,8 +256,8 @@ impl Worker {
                 return Err(Failure { internal: words, ended, ..failure });
             }
         };
-        // A whole answer to this question with a value that is not accepted, such as half of a character: the
-        // handler has returned, and the worker is as good as before.
+        // If the answer has a value that is not accepted, such as half of a surrogate pair, the handler has returned
+        // and the worker can be used again.
         let is_answer = [":", ": "]
             .iter()
             .any(|colon| line.starts_with(format!("{{\"id\"{colon}{},", self.next).as_bytes()));

@@ -149,7 +149,8 @@ async fn try_run(
                 // It goes on while its caller is asked.
                 task.spawn();
                 let asked = state.parts.clock.monotonic();
-                if let Err(error) = suspend(state, claimed, &conversation, question, &mut asking_watch).await {
+                let suspended = suspend(state, claimed, &conversation, question, &mut asking_watch);
+                if let Err(error) = suspended.await {
                     tracing::error!(%error, "a claim could not be taken up again");
                     break ErrorCode::AdapterFailed;
                 }

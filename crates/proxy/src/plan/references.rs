@@ -58,8 +58,8 @@ fn is_pointer(text: &str) -> bool {
     (text.is_empty() || text.starts_with('/')) && text.match_indices('~').all(escaped)
 }
 
-/// Replaces each reference in arguments by the value that it refers to. `left`: the bytes that these values can
-/// still have, at least.
+/// Replaces each reference in arguments by the value that it refers to. `left` is the maximum number of bytes of all
+/// these values; [`take_bytes`] estimates the bytes of a value.
 pub(super) fn resolved(
     value: &Value,
     results: &HashMap<&str, &Value>,
@@ -91,8 +91,8 @@ pub(super) fn resolved(
     }
 }
 
-/// Takes the bytes of a value from those that are left, at least what its JSON text has. Returns whether there were
-/// enough.
+/// Subtracts the bytes of a value from `left`: a lower estimate of the length of its JSON text. Returns whether there
+/// were enough.
 fn take_bytes(value: &Value, left: &mut usize) -> bool {
     let own = match value {
         Value::String(text) => text.len() + 2,

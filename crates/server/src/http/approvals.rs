@@ -14,7 +14,7 @@ use http::HeaderMap;
 use serde::Deserialize;
 use serde_json::Value;
 use toolbooth_contracts::approval::ApprovalState;
-use toolbooth_contracts::{Caller, ErrorCode};
+use toolbooth_contracts::{Caller, ErrorCode, named_members};
 use toolbooth_proxy::{
     APPROVAL_REASON_BYTES_MAX, ApprovalFilter, Decided, OperationsError, ToolProxy,
 };
@@ -121,7 +121,9 @@ async fn decide(
         Ok(bytes) => bytes,
         Err(problem) => return problem.into_response(),
     };
-    let Ok(Decision { decision, reason }) = serde_json::from_slice(&bytes) else {
+    let mut reader = serde_json::Deserializer::from_slice(&bytes);
+    let read = named_members::object(&mut reader).and_then(|read| reader.end().map(|()| read));
+    let Ok(Decision { decision, reason }) = read else {
         return bad(
             "the body is `{\"decision\": \"approve\" or \"reject\"}`, optionally with `reason`",
         );

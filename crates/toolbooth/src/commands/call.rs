@@ -38,7 +38,7 @@ pub(super) async fn call(
     runtime.record_discovered().await;
     let visible = runtime.offline.catalogue.view(&caller);
     let asked = ToolCall {
-        tool: ToolName::Wire(tool.to_owned()),
+        tool: ToolName::IdOrWire(tool.to_owned()),
         args: Some(args),
         context: CallContext {
             call_id: context.call_id,
@@ -145,7 +145,8 @@ async fn find<'t>(offline: &OfflineGateway, tools: impl Iterator<Item = &'t str>
     let config = &offline.loaded.config;
     let (mut servers, mut everything) = (Vec::new(), false);
     for tool in tools {
-        let id = world.names().tool_id(tool);
+        let name = ToolName::IdOrWire(tool.to_owned());
+        let id = world.tool_id(&name);
         match world.registry().get(id).map(|known| known.source()) {
             // The tool is known from the lock or from its pin. Only its source knows whether it is still the
             // approved one.

@@ -42,7 +42,7 @@ pub(super) async fn store(loaded: Trusted, command: Store) -> Result<bool, Failu
         .map_err(|error| failure(&error))?;
     if copy.is_some_and(|copy| is_readable_by_tools(&loaded, &copy)) {
         crate::notice(
-            "warning: the copy has the keys of the store, and tools may read the folder that it is in; move it away",
+            "warning: the copy has the keys of the store, and tools without a sandbox may read the folder that it is in; move it away",
         );
     }
     if format.is_json() {
@@ -63,7 +63,8 @@ pub(super) async fn store(loaded: Trusted, command: Store) -> Result<bool, Failu
     Ok(true)
 }
 
-/// Whether a folder is in the folder of the configuration, which tools may read, and not in the data folder.
+/// Whether a folder is in the folder of the configuration, which tools without a sandbox may read, and not in the
+/// data folder.
 fn is_readable_by_tools(loaded: &Trusted, folder: &Path) -> bool {
     let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let folder = real(folder);
