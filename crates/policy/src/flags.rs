@@ -17,7 +17,7 @@ pub struct FeatureFlags {
 
 /// Parses the value of a switch; `None` for another text.
 fn switch(text: &str) -> Option<bool> {
-    match text.trim().to_ascii_lowercase().as_str() {
+    match text {
         "1" | "true" | "on" => Some(true),
         "0" | "false" | "off" => Some(false),
         _ => None,
@@ -57,7 +57,7 @@ mod tests {
             move |asked: &str| (asked == name).then(|| value.to_owned())
         };
         assert_eq!(FeatureFlags::default(), FeatureFlags { mcp_tools: false, tools_policy: false });
-        assert!(FeatureFlags::default().overridden(set("MCP_TOOLS", "On")).unwrap().mcp_tools);
+        assert!(FeatureFlags::default().overridden(set("MCP_TOOLS", "on")).unwrap().mcp_tools);
         assert!(
             !FeatureFlags { mcp_tools: true, tools_policy: true }
                 .overridden(set("TOOLS_POLICY", "0"))
@@ -66,6 +66,11 @@ mod tests {
         );
         let error = FeatureFlags::default().overridden(set("MCP_TOOLS", "yes")).unwrap_err();
         assert!(error.to_string().contains("MCP_TOOLS"), "{error}");
-        assert!(FeatureFlags::default().overridden(set("MCP_TOOLS", "")).is_err());
+        for other in ["", "TRUE", "On", " 1"] {
+            assert!(
+                FeatureFlags::default().overridden(set("MCP_TOOLS", other)).is_err(),
+                "{other}"
+            );
+        }
     }
 }

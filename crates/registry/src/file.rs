@@ -412,7 +412,11 @@ fn major(version: &str) -> Option<u64> {
     let core = version.split(['-', '+']).next()?;
     let parts: Vec<u64> = core
         .split('.')
-        .map(|part| if part.len() < 10 { part.parse().ok() } else { None })
+        .map(|part| {
+            let is_number = part.len() < 10 && part.bytes().all(|byte| byte.is_ascii_digit());
+            let is_plain = is_number && (part == "0" || !part.starts_with('0'));
+            is_plain.then(|| part.parse().ok()).flatten()
+        })
         .collect::<Option<_>>()?;
     match parts.as_slice() {
         [major, _, _] => Some(*major),

@@ -69,6 +69,10 @@ fn registry_codes_are_told() {
     assert_eq!(one("{\n  \"version\": }").0, "invalid-json");
     assert_eq!(one("{\n  \"version\": }").3, 2);
     assert_eq!(one("[]").0, "invalid-registry-root");
+    for version in ["01.0.0", "1.0", "+1.0.0", "1.0.x", ""] {
+        let text = format!(r#"{{"version":"{version}","tools":[]}}"#);
+        assert_eq!(one(&text).0, "invalid-registry-root", "{version}");
+    }
     assert_eq!(one(r#"{"version":"1.0.0"}"#).2, "tools");
     assert_eq!(one(r#"{"version":"2.0.0","tools":[]}"#).0, "unsupported-version");
     assert_eq!(one(r#"{"version":"1.0.0","version":"1.0.0","tools":[]}"#).0, "duplicate-key");
