@@ -85,20 +85,33 @@ impl Client {
 
     /// Returns the agent's claims in `_meta`. If it has no agent id, the client's name is used; if it has no
     /// session, that of the connection.
-    pub(super) fn context(&self, meta: &Map<String, Value>) -> CallContext {
-        let own = |key: &str| meta.get(&format!("toolbooth/{key}"));
-        let text = |key: &str| own(key).and_then(Value::as_str).map(str::to_owned);
-        let number = |key: &str| own(key).and_then(Value::as_u64);
-        CallContext {
-            call_id: text("callId"),
-            agent_id: text("agentId").or_else(|| self.name.clone()),
-            turn_index: number("turnIndex"),
-            phase_id: text("phaseId"),
-            epic_id: text("epicId"),
-            session_id: text("sessionId").or_else(|| self.session.clone()),
-            idempotency_key: text("idempotencyKey"),
-            deadline_ms: number("deadlineMs"),
-        }
+    ///
+    /// # Errors
+    /// `-32602` if a member has another type: without its key, a call that is repeated would run again.
+    pub(super) fn context(&self, meta: &Map<String, Value>) -> Result<CallContext, RpcError> {
+        let own = |key: &str| meta.get(&format!("toolbooth/{key}")).filter(|own| !own.is_null());
+        let wrong = |key: &str, kind: &str| {
+            RpcError::invalid_params(format!("`_meta` has no {kind} as `toolbooth/{key}`"))
+        };
+        let text = |key: &str| match own(key) {
+            None => Ok(None),
+            Some(Value::String(text)) => Ok(Some(text.clone())),
+            Some(_) => Err(wrong(key, "text")),
+        };
+        let number = |key: &str| match own(key) {
+            None => Ok(None),
+            Some(value) => value.as_u64().map(Some).ok_or_else(|| wrong(key, "whole number")),
+        };
+        Ok(CallContext {
+            call_id: text("callId")?,
+            agent_id: text("agentId")?.or_else(|| self.name.clone()),
+            turn_index: number("turnIndex")?,
+            phase_id: text("phaseId")?,
+            epic_id: text("epicId")?,
+            session_id: text("sessionId")?.or_else(|| self.session.clone()),
+            idempotency_key: text("idempotencyKey")?,
+            deadline_ms: number("deadlineMs")?,
+        })
     }
 }
 
@@ -118,6 +131,26 @@ const LOG_LEVEL: &str = "io.modelcontextprotocol/logLevel";
 /// Returns the protocol version that a request states in its `_meta`.
 pub(super) fn stated_version(meta: &Map<String, Value>) -> Option<&str> {
     meta.get(PROTOCOL_VERSION).and_then(Value::as_str)
+}
+
+/// Returns the era of a request by the version in the head of its transport and in its `_meta`.
+///
+/// # Errors
+/// `-32022` for a version of neither era.
+pub(super) fn era(
+    head: Option<&str>,
+    method: &str,
+    meta: &Map<String, Value>,
+) -> Result<Era, RpcError> {
+    let stated = [head, stated_version(meta)];
+    if method == "server/discover" || stated.contains(&Some(version::modern())) {
+        return Ok(Era::Modern);
+    }
+    let is_known = |own: &&str| version::legacy().iter().any(|known| known == own);
+    match stated.into_iter().flatten().find(|own| !is_known(own)) {
+        Some(unknown) => Err(unsupported(unknown)),
+        None => Ok(Era::Legacy),
+    }
 }
 
 /// Reads the client data of a modern request from its `_meta`.
@@ -206,6 +239,27 @@ mod tests {
     }
 
     #[test]
+    fn the_era_is_that_of_the_stated_version() {
+        let modern = version::modern();
+        let stating = |version: &str| meta(json!({ PROTOCOL_VERSION: version }));
+        let of = |head, meta: &Map<String, Value>| era(head, "tools/list", meta);
+        assert_eq!(of(None, &Map::new()).unwrap(), Era::Legacy);
+        assert_eq!(of(Some("2025-06-18"), &stating("2025-06-18")).unwrap(), Era::Legacy);
+        for (head, meta) in [
+            (Some(modern), Map::new()),
+            (None, stating(modern)),
+            (Some("2025-06-18"), stating(modern)),
+        ] {
+            assert_eq!(of(head, &meta).unwrap(), Era::Modern);
+        }
+        assert_eq!(era(None, "server/discover", &stating("x")).unwrap(), Era::Modern);
+        for (head, meta) in [(Some("2027-01-01"), Map::new()), (None, stating("draft"))] {
+            let error = of(head, &meta).unwrap_err();
+            assert_eq!(error.code, code::UNSUPPORTED_VERSION);
+        }
+    }
+
+    #[test]
     fn the_agent_is_the_client_where_it_says_nothing() {
         let client = Client {
             caller: Caller::local(),
@@ -218,15 +272,25 @@ mod tests {
             param_headers: None,
             page_bytes: DOCUMENT_PAGE_BYTES,
         };
-        let own = client.context(&Map::new());
+        let own = client.context(&Map::new()).unwrap();
         assert_eq!(
             (own.agent_id.as_deref(), own.session_id.as_deref()),
             (Some("editor"), Some("s1"))
         );
         let claimed = client.context(&meta(json!({
             "toolbooth/agentId": "planner", "toolbooth/turnIndex": 3, "toolbooth/deadlineMs": 9,
-            "toolbooth/sessionId": "s2"
+            "toolbooth/sessionId": "s2", "toolbooth/callId": null
         })));
+        let claimed = claimed.unwrap();
+        for wrong in [
+            json!({"toolbooth/idempotencyKey": 5}),
+            json!({"toolbooth/callId": true}),
+            json!({"toolbooth/deadlineMs": "100"}),
+            json!({"toolbooth/deadlineMs": -1}),
+            json!({"toolbooth/turnIndex": 1.5}),
+        ] {
+            assert_eq!(client.context(&meta(wrong)).unwrap_err().code, -32_602);
+        }
         assert_eq!(claimed.agent_id.as_deref(), Some("planner"));
         assert_eq!(claimed.session_id.as_deref(), Some("s2"));
         assert_eq!((claimed.turn_index, claimed.deadline_ms), (Some(3), Some(9)));

@@ -139,7 +139,7 @@ impl Door {
         };
         let asked = ServerRequest {
             ask,
-            context: client.context(meta),
+            context: client.context(meta)?,
             caller: client.caller.clone(),
             within: client.toolset.clone(),
         };
@@ -159,7 +159,7 @@ impl Door {
     ) -> Result<Subscription, RpcError> {
         let asked = SubscribeRequest {
             uri: uri.to_owned(),
-            context: client.context(meta),
+            context: client.context(meta)?,
             caller: client.caller.clone(),
             within: client.toolset.clone(),
         };

@@ -100,7 +100,7 @@ type Served = Result<Response, Box<Response>>;
 fn method_not_allowed() -> Box<Response> {
     let error = RpcError::new(code::INVALID_REQUEST, "the endpoint does not take this HTTP method");
     let mut response = reply::refusal(StatusCode::METHOD_NOT_ALLOWED, None, &error);
-    response.headers_mut().insert(ALLOW, http::HeaderValue::from_static("POST"));
+    response.headers_mut().insert(ALLOW, http::HeaderValue::from_static("POST, GET, DELETE"));
     Box::new(response)
 }
 
@@ -159,12 +159,16 @@ impl Visit {
     }
 
     /// Returns the protocol version that the head states, if any.
-    fn stated_version(&self) -> Result<Option<&str>, Box<Response>> {
-        self.header(header::VERSION)
+    /// Returns the version in the head.
+    fn stated_version(&self, request: Option<&Request>) -> Result<Option<&str>, Box<Response>> {
+        self.header(header::VERSION).map_err(|_| {
+            let message = format!("the header `{}` must be there once, as text", header::VERSION);
+            bad(request, code::HEADER_MISMATCH, &message)
+        })
     }
 
     fn is_modern_head(&self) -> Result<bool, Box<Response>> {
-        let stated = self.stated_version()?;
+        let stated = self.stated_version(None)?;
         Ok(stated.is_some_and(|version| !version::legacy().iter().any(|known| known == version)))
     }
 
@@ -223,20 +227,17 @@ impl Visit {
     }
 
     async fn request(self, request: Request, accepted: Accepted) -> Served {
-        let modern_head = self.is_modern_head()?;
         let meta = match request.params.meta() {
             Ok(meta) => meta,
             Err(error) => {
                 return Err(refuse(StatusCode::BAD_REQUEST, Some(&request), &error));
             }
         };
-        let is_modern = modern_head
-            || client::stated_version(&meta).is_some()
-            || request.method == "server/discover";
-        if is_modern {
-            self.modern(request, meta, accepted).await
-        } else {
-            self.legacy(request, meta, accepted).await
+        let head = self.stated_version(Some(&request))?;
+        match client::era(head, &request.method, &meta) {
+            Ok(Era::Modern) => self.modern(request, meta, accepted).await,
+            Ok(Era::Legacy) => self.legacy(request, meta, accepted).await,
+            Err(error) => Err(refuse(StatusCode::BAD_REQUEST, Some(&request), &error)),
         }
     }
 
@@ -255,7 +256,7 @@ impl Visit {
             refuse(status, Some(&request), error)
         };
         if let Some(version) = client::stated_version(&meta)
-            && self.stated_version()? != Some(version)
+            && self.stated_version(Some(&request))? != Some(version)
         {
             let message = format!("the header `{}` disagrees with `_meta`", header::VERSION);
             return Err(refuse(&RpcError::new(code::HEADER_MISMATCH, message)));

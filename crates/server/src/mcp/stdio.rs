@@ -11,7 +11,7 @@ use tokio::io::{AsyncBufRead, AsyncWrite, AsyncWriteExt};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use toolbooth_contracts::Caller;
-use toolbooth_mcp::code;
+use toolbooth_mcp::{Era, code};
 
 use super::client::{self, Client};
 use super::codec::{self, Fault, Id, Incoming, Message, Notification, Request};
@@ -177,8 +177,10 @@ impl Pipe {
             Ok(meta) => meta,
             Err(error) => return self.answer(&request, Err(error)).await,
         };
-        let is_modern =
-            client::stated_version(&meta).is_some() || request.method == "server/discover";
+        let is_modern = match client::era(None, &request.method, &meta) {
+            Ok(era) => era == Era::Modern,
+            Err(error) => return self.answer(&request, Err(error)).await,
+        };
         if !is_modern && request.method == "initialize" {
             let answered = self.initialize(session, &request);
             return self.answer(&request, answered).await;

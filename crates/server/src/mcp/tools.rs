@@ -73,7 +73,7 @@ pub(super) async fn call(
     let asked = ToolCall {
         tool: ToolName::Wire(call.name),
         args: call.arguments,
-        context: client.context(meta),
+        context: client.context(meta)?,
         caller: client.caller.clone(),
         toolset: client.toolset.clone(),
     };
