@@ -121,6 +121,28 @@ impl Decision {
     }
 }
 
+/// Whether a text is a time in the form in which calls have it.
+fn is_time(text: &str) -> bool {
+    const FORM: &[u8] = b"0000-00-00T00:00:00.000Z";
+    let is_alike = |(own, form): (u8, &u8)| match form {
+        b'0' => own.is_ascii_digit(),
+        other => own == *other,
+    };
+    text.len() == FORM.len() && text.bytes().zip(FORM).all(is_alike)
+}
+
+/// Whether a value was JSON in the file: dates become private tables, and numbers without a value nulls.
+fn is_json(value: &Value) -> bool {
+    match value {
+        Value::Null => false,
+        Value::Array(items) => items.iter().all(is_json),
+        Value::Object(members) => {
+            members.iter().all(|(name, value)| !name.starts_with("$__toml") && is_json(value))
+        }
+        _ => true,
+    }
+}
+
 /// Reads a file of cases; what is wrong goes to `findings`.
 pub(super) fn read(
     name: &str,
@@ -169,6 +191,12 @@ pub(super) fn read(
             });
         } else if let Some(grant) = told.grants.iter().find(|grant| Grant::parse(grant).is_err()) {
             findings.push(of(format!("has a grant that is none: `{grant}`")));
+        } else if let Some(at) = told.at.as_deref().filter(|at| !is_time(at)) {
+            let finding = of(format!("has a time in another form: `{at}`"));
+            findings.push(finding.hint("write it as `2026-01-31T12:00:00.000Z`"));
+        } else if !told.args.values().all(is_json) {
+            let message = "has an argument that JSON does not have: a date, or a number that is none or infinite";
+            findings.push(of(message.to_owned()));
         } else {
             cases.push(Case { place: Place::of(name, text, offset), told });
         }

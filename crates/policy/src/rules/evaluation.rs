@@ -16,6 +16,7 @@ use cedar_policy_core::ast::{
 use cedar_policy_core::evaluator::Evaluator;
 use cedar_policy_core::extensions::Extensions;
 
+use super::nesting;
 use crate::error::EngineError;
 
 /// When a rule applies.
@@ -25,6 +26,8 @@ pub(super) struct Condition {
     pub(super) rule: usize,
     id: String,
     pub(super) expression: Arc<Expr>,
+    /// The number of levels of the expression.
+    pub(super) levels: usize,
 }
 
 impl Condition {
@@ -39,7 +42,8 @@ impl Condition {
                 Arc::new(own.condition())
             }
         };
-        Self { rule, id: policy.id().to_string(), expression }
+        let levels = nesting::levels(&expression);
+        Self { rule, id: policy.id().to_string(), expression, levels }
     }
 }
 
@@ -81,16 +85,21 @@ impl<'e> Evaluation<'e> {
         let failed = |reason: &dyn Display| {
             EngineError(format!("the rule `{}` cannot be evaluated: {reason}", condition.id))
         };
-        let value = self.evaluator.interpret(&condition.expression, &self.slots);
-        match value.map_err(|error| failed(&error))?.value {
+        let value = nesting::with_stack(condition.levels, || {
+            let value = self.evaluator.interpret(&condition.expression, &self.slots);
+            value.map_err(|error| failed(&error))
+        });
+        match value?.value {
             ValueKind::Lit(Literal::Bool(holds)) => Ok(holds),
             _ => Err(failed(&"its condition is no truth value")),
         }
     }
 
-    /// Returns the whole number that an expression is; `None` if it cannot be evaluated, or is something else.
-    pub(super) fn whole(&self, expression: &Expr) -> Option<i64> {
-        match self.evaluator.interpret(expression, &self.slots).ok()?.value {
+    /// Returns the whole number that an expression of so many levels is; `None` if it cannot be evaluated, or is something else.
+    pub(super) fn whole(&self, expression: &Expr, levels: usize) -> Option<i64> {
+        let value =
+            nesting::with_stack(levels, || self.evaluator.interpret(expression, &self.slots).ok());
+        match value?.value {
             ValueKind::Lit(Literal::Long(whole)) => Some(whole),
             _ => None,
         }

@@ -12,6 +12,7 @@ use cedar_policy::Policy;
 use cedar_policy_core::ast::Expr;
 
 use super::evaluation::{Condition, Evaluation};
+use super::nesting;
 use crate::error::EngineError;
 
 /// Rules of one group, which the evaluator reads by recursion.
@@ -25,6 +26,8 @@ pub(super) struct GroupedRules(Vec<Group>);
 struct Group {
     /// The place of the first rule that applies; -1 where none does.
     first: Expr,
+    /// The number of levels of this expression.
+    levels: usize,
     rules: Vec<Condition>,
 }
 
@@ -35,7 +38,8 @@ impl Group {
             let place = Arc::new(Expr::val(i64::from(place)));
             Expr::ite_arc(Arc::clone(&rule.expression), place, Arc::new(others))
         });
-        Self { first, rules }
+        let levels = nesting::levels(&first);
+        Self { first, levels, rules }
     }
 }
 
@@ -60,9 +64,9 @@ impl GroupedRules {
         evaluation: &Evaluation<'_>,
         applying: &mut Vec<usize>,
     ) -> Result<(), EngineError> {
-        for Group { first, rules } in &self.0 {
+        for Group { first, levels, rules } in &self.0 {
             // Where it cannot be evaluated, the rule that cannot be is found, for its name.
-            let Some(first) = evaluation.whole(first) else {
+            let Some(first) = evaluation.whole(first, *levels) else {
                 evaluation.apply(rules, applying)?;
                 continue;
             };

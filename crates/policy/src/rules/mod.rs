@@ -14,6 +14,7 @@ mod grouped;
 mod historic;
 mod history;
 mod judge;
+mod nesting;
 mod numbers;
 mod parties;
 #[cfg(test)]

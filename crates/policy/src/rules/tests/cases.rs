@@ -62,6 +62,21 @@ fn cases_are_run_when_the_rules_are_loaded() {
             "match = [\"nothing-like-it\"]",
             "invalid-case main.cases.toml:8:1: the case `large` names `nothing-like-it`, which is no rule",
         ),
+        (
+            "decision = \"permit\"",
+            "decision = \"permit\"\nat = \"yesterday\"",
+            "invalid-case main.cases.toml:1:1: the case `small` has a time in another form: `yesterday`",
+        ),
+        (
+            "args = { cents = 100 }",
+            "args = { cents = nan }",
+            "invalid-case main.cases.toml:1:1: the case `small` has an argument that JSON does not have",
+        ),
+        (
+            "args = { cents = 100 }",
+            "args = { cents = 2026-01-01 }",
+            "invalid-case main.cases.toml:1:1: the case `small` has an argument that JSON does not have",
+        ),
         ("groups", "group", "invalid-case main.cases.toml:17:1: unknown field `group`"),
     ] {
         let found = run(&good.replace(from, to));

@@ -191,7 +191,15 @@ fn rules_that_are_nested_too_deeply_are_refused() {
     for deep in [chain(990), ifs.clone()] {
         let set = of(&deep).unwrap_or_else(|findings| panic!("{findings:?}"));
         let binding = bind(&set, &[pay()]);
-        let _ = decided(Ask::new(pay(), json!({})).of(&*binding.engine));
+        // The verdict does not depend on the stack of the thread.
+        for stack in [256 << 10, 1 << 20, 64 << 20] {
+            let judge = || decided(Ask::new(pay(), json!({})).of(&*binding.engine));
+            let verdict = std::thread::scope(|scope| {
+                let thread = std::thread::Builder::new().stack_size(stack);
+                thread.spawn_scoped(scope, judge).unwrap().join().unwrap()
+            });
+            assert_eq!(verdict, "+a", "{stack}");
+        }
         let other = of(&deep.replacen("true", "false", 1)).unwrap();
         assert_eq!(set.differences(&other).changed[0].parts, ["conditions"]);
     }
