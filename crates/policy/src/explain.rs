@@ -188,12 +188,13 @@ impl Authorizer {
                 false => format!("`{tool}` is not on it"),
             },
             "status" => match status {
+                ToolStatus::Active if self.pauses().has_all() => "all calls are paused".to_owned(),
                 ToolStatus::Active if self.pauses().has_caller(caller.name()) => {
                     format!("`{}` is paused", caller.name())
                 }
                 ToolStatus::Active => "active".to_owned(),
                 ToolStatus::Quarantined(reason) => format!("quarantined: {reason}"),
-                ToolStatus::Paused => "paused".to_owned(),
+                ToolStatus::Paused => format!("`{tool}` or its server is paused"),
             },
             "arguments" => "the arguments and the input schema".to_owned(),
             "permissions" => {

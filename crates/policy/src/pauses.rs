@@ -32,6 +32,12 @@ impl Pauses {
         !self.0.is_empty() && self.0.contains(&PauseTarget::Server(server.to_owned()))
     }
 
+    /// Whether all calls and requests are paused.
+    #[must_use]
+    pub fn has_all(&self) -> bool {
+        self.0.contains(&PauseTarget::All)
+    }
+
     /// Whether the calls and requests of a caller are paused, or all of them.
     #[must_use]
     pub fn has_caller(&self, caller: &str) -> bool {
@@ -55,6 +61,7 @@ mod tests {
         assert!(some.has_tool("a.c", Some("files")) && !some.has_tool("a.c", Some("a.b")));
         assert!(some.has_server("files") && !some.has_server("key:x"));
         assert!(some.has_caller("key:x") && !some.has_caller("local"));
+        assert!(pauses(&["all"]).has_all() && !some.has_all());
         assert!(pauses(&["all"]).has_caller("local") && !Pauses::default().has_caller("local"));
         for wrong in ["", "tool:", "a.b", "all:", "callers:x"] {
             assert!(PauseTarget::try_from(wrong.to_owned()).is_err(), "{wrong}");

@@ -66,6 +66,9 @@ fn files_of(root: PathBuf, place: &str) -> Result<Vec<PathBuf>, Failure> {
     Ok(found)
 }
 
+/// Endings of texts that were replaced or switched off.
+const KEPT: [&str; 6] = ["bak", "disabled", "off", "old", "orig", "rej"];
+
 /// Whether a file that is no file of rules seems to be meant as one, or holds cases of rules that are not there: what
 /// it forbids or checks would be left out without a word.
 fn is_meant(path: &Path) -> bool {
@@ -79,10 +82,13 @@ fn is_meant(path: &Path) -> bool {
     if let Some(stem) = name.strip_suffix(CASES_ENDING).and_then(|stem| stem.strip_suffix('.')) {
         return !path.with_file_name(format!("{stem}.{ENDING}")).is_file();
     }
-    let ending = path.extension().map(|ending| ending.to_string_lossy()).unwrap_or_default();
-    // Editors keep earlier and unsaved texts under such names.
-    let is_of_editor = name.starts_with(['.', '#']) || name.ends_with('~');
-    name.ends_with(".case.toml") || (!is_of_editor && near_miss(&ending, ENDING))
+    // Editors and merges keep earlier and unsaved texts under such names.
+    let last = path.extension().map(|ending| ending.to_string_lossy()).unwrap_or_default();
+    let is_kept_text =
+        name.starts_with(['.', '#']) || name.ends_with('~') || KEPT.contains(&&*last);
+    let is_ending =
+        |part: &str| part.eq_ignore_ascii_case(ENDING) || near_miss(part, ENDING) || part == "ced";
+    name.ends_with(".case.toml") || (!is_kept_text && name.split('.').skip(1).any(is_ending))
 }
 
 /// Returns the file of cases beside a file of rules.
@@ -260,13 +266,24 @@ mod tests {
             "README.md",
             "a.cedar~",
             "#a.cedar#",
+            "a.cedar.orig",
+            "a.cedar.bak",
             "edgecases.toml",
         ] {
             std::fs::write(root.join(name), "").unwrap();
         }
         let found = files_of(root.to_owned(), "policy.rules").unwrap();
         assert_eq!(found, [root.join("a.b.cedar"), root.join("a.cedar")]);
-        for name in ["b.cases.toml", "a.case.toml", "b.ceder", "b.CEDAR", "more/b.cedar"] {
+        for name in [
+            "b.cases.toml",
+            "a.case.toml",
+            "b.ceder",
+            "b.CEDAR",
+            "b.cedar.txt",
+            "b.cedar.",
+            "b.ced",
+            "more/b.cedar",
+        ] {
             let path = root.join(name);
             std::fs::write(&path, "").unwrap();
             let refused = files_of(root.to_owned(), "policy.rules").unwrap_err();

@@ -9,7 +9,8 @@ use std::time::Duration;
 use toolbooth_contracts::ToolPattern;
 use toolbooth_contracts::agent_log::LogLevel;
 use toolbooth_contracts::contract::{CLIENT_RUNTIMES, GATEWAY_RUNTIME};
-use toolbooth_contracts::trust::TrustLevels;
+use toolbooth_contracts::id::near_miss;
+use toolbooth_contracts::trust::{TrustLevel, TrustLevels};
 use toolbooth_import::HookClient;
 use toolbooth_policy::{Authorizer, FeatureFlags, Grant, Whitelist};
 use toolbooth_proxy::{Limits, PayloadRetention, READ_RESULT, Results};
@@ -30,6 +31,7 @@ pub(crate) const PROMPT_NAMES: &str = "prompt-names.json";
 
 /// Rejects settings of discovered tools that a contract cannot have.
 pub(crate) fn check_defaults(config: &Config) -> Result<(), Failure> {
+    check_trust(config)?;
     let named = |kind: &str, name: &str| format!("{kind}.{name}");
     let reserved = [
         ("servers", config.servers.contains_key(GATEWAY_RUNTIME)),
@@ -110,6 +112,33 @@ pub(crate) fn authorizer(loaded: &Loaded) -> Result<Authorizer, Failure> {
         RuleMode::Enforce => authorizer,
         RuleMode::Shadow => authorizer.with_rules_in_shadow(),
     })
+}
+
+/// Checks the words of trust: with a misspelt one, calls would need no approval.
+fn check_trust(config: &Config) -> Result<(), Failure> {
+    let trust = &config.trust;
+    let levels =
+        [TrustLevel::Builtin, TrustLevel::Trusted, TrustLevel::Sandbox, TrustLevel::Untrusted]
+            .map(TrustLevel::as_str);
+    let own = |word: &str| TrustLevel::parse(word);
+    if let Some((word, _)) =
+        trust.levels.iter().find(|(word, level)| own(word).is_some_and(|own| own != **level))
+    {
+        let message = format!("`{word}` is a level itself, and its meaning cannot be changed");
+        return Err(Failure::configuration(message)
+            .at(format!("trust.levels.{word}"))
+            .hint("map a word of your own"));
+    }
+    let is_known = |word: &str| own(word).is_some() || trust.levels.contains_key(word);
+    for word in trust.approval.iter().filter(|word| !is_known(word)) {
+        if let Some(level) = levels.into_iter().find(|level| near_miss(word, level)) {
+            let message = format!("`{}` is no trust level", word.escape_debug());
+            return Err(Failure::configuration(message)
+                .at("trust.approval")
+                .hint(format!("did you mean `{level}`?")));
+        }
+    }
+    Ok(())
 }
 
 /// Returns the policy of the configuration without its rules.
@@ -308,4 +337,28 @@ pub(crate) fn remembered_names(loaded: &Loaded, file: &str) -> GivenNames {
         tracing::warn!("the names on the wire are given anew, their file cannot be read");
         GivenNames::default()
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn misspelt_words_of_trust_are_refused() {
+        let checked = |text: &str| {
+            let text = format!("[trust]\n{text}\n");
+            check_trust(&crate::config::parse(&text, "toolbooth.toml", Vec::new()).unwrap())
+        };
+        for fine in [
+            "approval = [\"untrusted\", \"vendor\"]",
+            "approval = [\"untrustd\"]\nlevels = { untrustd = \"sandbox\" }",
+            "levels = { trusted = \"trusted\", vendor = \"sandbox\" }",
+        ] {
+            assert!(checked(fine).is_ok(), "{fine}");
+        }
+        let refused = checked("approval = [\"untrustd\"]").unwrap_err();
+        assert_eq!(refused.hint.as_deref(), Some("did you mean `untrusted`?"));
+        let refused = checked("levels = { trusted = \"untrusted\" }").unwrap_err();
+        assert_eq!(refused.path.as_deref(), Some("trust.levels.trusted"));
+    }
 }

@@ -213,7 +213,9 @@ impl<'w> Judge<'w> {
         };
         let after = authorizer.rehearse(&call, inputs);
         let after = after.map_err(|window| {
-            NotJudged::Unjudged(format!("the window `{window}` was not recorded with it"))
+            NotJudged::Unjudged(format!(
+                "the window `{window}` was not recorded with it, or was declared otherwise"
+            ))
         })?;
         Ok(after)
     }
@@ -246,7 +248,9 @@ impl<'w> Judge<'w> {
         };
         // A window that was not recorded is told, and not taken for an empty one.
         authorizer.rehearse(&call, inputs).map_err(|window| {
-            NotJudged::Unjudged(format!("the window `{window}` was not recorded with it"))
+            NotJudged::Unjudged(format!(
+                "the window `{window}` was not recorded with it, or was declared otherwise"
+            ))
         })?;
         let history = |_: &_| inputs.history.clone();
         Ok(authorizer.explain(&ToolStatus::Active, &call, None, &history))
