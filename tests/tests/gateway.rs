@@ -157,20 +157,47 @@ fn numbers_keep_every_digit_from_end_to_end() {
     place.assert_sound();
 }
 
+/// Answers one request with this JSON body; returns its head.
+fn answer_once(listener: &TcpListener, body: &str) -> String {
+    let (mut stream, _) = listener.accept().unwrap();
+    let mut head = Vec::new();
+    let mut byte = [0u8; 1];
+    while !head.ends_with(b"\r\n\r\n") && stream.read(&mut byte).unwrap() == 1 {
+        head.push(byte[0]);
+    }
+    write!(stream, "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}", body.len()).unwrap();
+    String::from_utf8(head).unwrap()
+}
+
+#[test]
+fn an_endpoint_gets_the_key_of_a_call_without_a_setting() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let server = std::thread::spawn(move || answer_once(&listener, "{}"));
+    let place = Place::new();
+    place.write(
+        "toolbooth.toml",
+        &format!("[endpoints.e]\nurl = \"http://{address}/a\"\nallow_private = true\n"),
+    );
+    place.write(
+        "tools.registry.json",
+        r#"{"version":"1.0.0","tools":[{"name":"e.get","description":"d","input_schema":{"type":"object"},"output_schema":{},"execution":{"endpointRef":"e"},"idempotency":{"mode":"on-key","acceptsIdempotencyKey":true}}]}"#,
+    );
+    let (result, exit) = place.json(&["call", "e.get", "--idempotency-key", "one"]);
+    assert_eq!(exit, 0, "{result}");
+    let head = server.join().unwrap().to_lowercase();
+    let key = head.lines().find_map(|line| line.strip_prefix("idempotency-key: "));
+    // The HMAC of the key, in hexadecimal.
+    assert_eq!(key.map(|key| key.trim().len()), Some(64), "{head}");
+}
+
 #[test]
 fn web_search_asks_the_configured_endpoint() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let server = std::thread::spawn(move || {
-        let (mut stream, _) = listener.accept().unwrap();
-        let mut head = Vec::new();
-        let mut byte = [0u8; 1];
-        while !head.ends_with(b"\r\n\r\n") && stream.read(&mut byte).unwrap() == 1 {
-            head.push(byte[0]);
-        }
         let body = r#"{"results":[{"title":"One","url":"https://a.example/","content":"first"},{"title":"Two","url":"https://b.example/","content":"second"}]}"#;
-        write!(stream, "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}", body.len()).unwrap();
-        String::from_utf8(head).unwrap()
+        answer_once(&listener, body)
     });
     let place = Place::new();
     place.write(

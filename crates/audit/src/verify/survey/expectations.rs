@@ -169,3 +169,17 @@ impl Expectations {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_log_that_ends_where_it_was_accepted_is_restored() {
+        let restored = BTreeMap::from([("a".to_owned(), BTreeSet::from([0, 7]))]);
+        let expected = Expectations { restored, ..Expectations::default() };
+        let accepted: Vec<u64> = (0..20).filter(|has| expected.is_restored("a", *has)).collect();
+        assert_eq!(accepted, [0, 7]);
+        assert!(!expected.is_restored("b", 0));
+    }
+}
