@@ -123,6 +123,7 @@ pub(crate) fn is_data_folder<'f>(name: &str, files: impl IntoIterator<Item = &'f
 }
 
 /// Whether a path is, or is in, the data folder of a gateway, or a backup of it.
+#[cfg(feature = "builtin")]
 pub(crate) fn is_in_data_folder(path: &Path) -> bool {
     path.ancestors().take(ABOVE_MAX).any(is_at_data_folder)
 }
