@@ -24,6 +24,22 @@ pub enum CallerKind {
     Jwt,
 }
 
+impl CallerKind {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Local, Self::Operator, Self::Key, Self::Jwt];
+
+    /// Returns the kind as rules and records write it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Local => "local",
+            Self::Operator => "operator",
+            Self::Key => "key",
+            Self::Jwt => "jwt",
+        }
+    }
+}
+
 /// An authenticated identity, also in the form in which a queued call stores it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]

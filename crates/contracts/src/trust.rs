@@ -26,6 +26,9 @@ pub enum TrustLevel {
 }
 
 impl TrustLevel {
+    /// All of them, the lowest first.
+    pub const ALL: [Self; 4] = [Self::Untrusted, Self::Sandbox, Self::Trusted, Self::Builtin];
+
     /// Returns the level that is written as `word`.
     #[must_use]
     pub fn parse(word: &str) -> Option<Self> {

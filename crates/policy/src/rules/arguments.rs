@@ -246,7 +246,7 @@ impl<'s> Reader<'s> {
 }
 
 /// Returns a name as a part of a JSON pointer (RFC 6901, 3).
-fn escaped(name: &str) -> String {
+pub(super) fn escaped(name: &str) -> String {
     name.replace('~', "~0").replace('/', "~1")
 }
 

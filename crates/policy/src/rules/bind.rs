@@ -144,6 +144,7 @@ impl BoundRules {
                 None => findings.extend(self.unbound_tool(id)),
             }
         }
+        findings.extend(self.unbound_conditions());
         findings.extend(self.unbound_groups());
         findings.extend(self.unbound_windows());
         // Tools with the same rules have the same slice.

@@ -6,9 +6,11 @@ use std::collections::HashMap;
 
 use serde_json::Value;
 use toolbooth_contracts::history::seen;
+use toolbooth_contracts::id::nearest;
 use toolbooth_contracts::trust::TrustLevel;
 use toolbooth_contracts::{CallContext, Identity};
 
+use super::arguments::{ArgumentTypes, escaped};
 use super::bind::BoundRules;
 use super::cases::{Case, Decision, TIME, Told};
 use crate::caller::Grant;
@@ -42,6 +44,9 @@ impl BoundRules {
 
     /// Returns what is otherwise than a case expects.
     fn failure(&self, told: &Told, tool: &EngineTool<'_>) -> Option<String> {
+        if let Some(message) = unknown_argument(told, tool) {
+            return Some(message);
+        }
         let identity = Identity::named(&told.caller)?;
         let identity = identity.with_groups(told.groups.clone()).with_scopes(told.scopes.clone());
         let grants: Vec<Grant> =
@@ -100,4 +105,20 @@ impl BoundRules {
         let other = told.not_match.iter().find(|rule| rules.contains(&rule.as_str()))?;
         Some(format!("`{other}` applies"))
     }
+}
+
+/// Returns what is wrong with the first argument of a case that the tool does not have: the call would be refused
+/// before the rules, so that its decision tells nothing.
+fn unknown_argument(told: &Told, tool: &EngineTool<'_>) -> Option<String> {
+    if told.args.is_empty() {
+        return None;
+    }
+    let arguments = ArgumentTypes::of(&tool.contract.input_schema);
+    let is_unknown = |name: &&String| arguments.at(&format!("/{}", escaped(name))) == Some(None);
+    let unknown = told.args.keys().find(is_unknown)?;
+    let message = format!("`{}` has no argument `{unknown}`", told.tool);
+    Some(match nearest(unknown, arguments.names()) {
+        Some(near) => format!("{message}; is `{near}` meant?"),
+        None => message,
+    })
 }

@@ -7,15 +7,20 @@ use std::str::FromStr;
 use std::sync::LazyLock;
 
 use cedar_policy::{Entity, EntityId, EntityTypeName, EntityUid, RestrictedExpression};
+use toolbooth_contracts::Identity;
 use toolbooth_contracts::contract::ToolContract;
 use toolbooth_contracts::port::ItemKind;
 use toolbooth_contracts::trust::TrustLevel;
-use toolbooth_contracts::{CallerKind, Identity};
 
 use super::scope::{ACTION, READ_RESOURCES, TOOL, USE_PROMPTS, action_of};
 use crate::caller::Grant;
 use crate::error::EngineError;
 use crate::items::Item;
+
+/// The type of callers.
+pub(super) const CALLER: &str = "Caller";
+/// The type of their groups.
+pub(super) const GROUP: &str = "Group";
 
 /// The types of entities. Reading a name is slow, so each is read once.
 struct Types {
@@ -36,8 +41,8 @@ impl Types {
             };
             Ok(Types {
                 action: read(ACTION)?,
-                caller: read("Caller")?,
-                group: read("Group")?,
+                caller: read(CALLER)?,
+                group: read(GROUP)?,
                 prompt: read("Prompt")?,
                 resource: read("Resource")?,
                 tool: read(TOOL)?,
@@ -72,19 +77,13 @@ fn entity<const N: usize>(
 
 /// Returns the caller, with its groups as parents.
 pub(super) fn caller(identity: &Identity, grants: &[Grant]) -> Result<Entity, EngineError> {
-    let kind = match identity.kind {
-        CallerKind::Local => "local",
-        CallerKind::Operator => "operator",
-        CallerKind::Key => "key",
-        CallerKind::Jwt => "jwt",
-    };
     let types = Types::read()?;
     let parents = identity.groups.iter().map(|group| uid(&types.group, group)).collect();
     entity(
         uid(&types.caller, &identity.name),
         [
             ("name", text(&identity.name)),
-            ("kind", text(kind)),
+            ("kind", text(identity.kind.as_str())),
             ("scopes", texts(identity.scopes.iter().map(String::as_str))),
             ("grants", texts(grants.iter().map(Grant::as_str))),
         ],

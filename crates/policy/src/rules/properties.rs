@@ -70,7 +70,7 @@ const PLAIN: [&str; 9] = [
     "context.claimed has agentId && context.claimed.agentId == \"a\"",
     "context.claimed has turnIndex && context.claimed.turnIndex < 3",
     // Overflows for every caller.
-    "9223372036854775807 + 1 > 0 || principal.name == \"x\"",
+    "9223372036854775807 + 1 > 0 || principal.name == \"key:x\"",
 ];
 /// Conditions of rules that name tools.
 const TYPED: [&str; 4] = [
@@ -295,8 +295,8 @@ const FORBIDS: [&str; 12] = [
     "principal, action, resource) when { principal.name == \"key:b\" }",
     "principal, action, resource) when { principal in Group::\"a\" } unless { principal.kind == \"key\" }",
     "principal, action, resource) unless { principal.kind == \"key\" || principal.name like \"l*\" }",
-    "principal, action, resource) when { principal.name == \"missing\" }",
-    "principal, action, resource) when { principal.name != \"missing\" } unless { true }",
+    "principal, action, resource) when { principal.name == \"key:missing\" }",
+    "principal, action, resource) when { principal.name != \"key:missing\" } unless { true }",
     "principal in Group::\"a\", action, resource)",
     "principal, action in Action::\"write\", resource) when { principal.kind == \"key\" }",
     "principal, action == Action::\"pay.send\", resource)",

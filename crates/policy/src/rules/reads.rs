@@ -5,7 +5,9 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use cedar_policy::pst::{Clause, Expr, Template, Var};
+use cedar_policy::pst::{Expr, Template, Var};
+
+use super::expressions::{conditions, parts};
 
 /// Parts of a record that are read: those with a name, or everything.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -73,10 +75,7 @@ impl Reads {
     /// Returns what the conditions of a rule read of the context.
     pub(super) fn of_rule(rule: &Template) -> Self {
         let mut reads = Self::default();
-        for clause in rule.clauses() {
-            let (Clause::When(condition) | Clause::Unless(condition)) = clause;
-            reads.read(condition);
-        }
+        conditions(rule).for_each(|condition| reads.read(condition));
         reads
     }
 
@@ -84,38 +83,15 @@ impl Reads {
         if let Some(path) = path(expression) {
             return self.add(path);
         }
-        match expression {
-            Expr::HasAttr { expr, attrs } => match path(expr) {
-                Some(mut path) => {
-                    path.extend(attrs.iter().map(|attr| attr.as_str()));
-                    self.add(path);
-                }
-                None => self.read(expr),
-            },
-            Expr::GetAttr { expr, .. } | Expr::UnaryOp { expr, .. } | Expr::Like { expr, .. } => {
-                self.read(expr);
-            }
-            Expr::BinaryOp { left, right, .. } => {
-                self.read(left);
-                self.read(right);
-            }
-            Expr::Is { expr, in_expr, .. } => {
-                self.read(expr);
-                if let Some(parent) = in_expr {
-                    self.read(parent);
-                }
-            }
-            Expr::IfThenElse { cond, then_expr, else_expr } => {
-                for part in [cond, then_expr, else_expr] {
-                    self.read(part);
-                }
-            }
-            Expr::Set(items) => items.iter().for_each(|item| self.read(item)),
-            Expr::Record(members) => members.values().for_each(|member| self.read(member)),
-            Expr::Literal(_) | Expr::Var(_) | Expr::Slot(_) | Expr::Unknown { .. } => (),
-            // Kinds of expressions that a later version may add.
-            #[allow(unreachable_patterns)]
-            _ => self.everything = true,
+        if let Expr::HasAttr { expr, attrs } = expression
+            && let Some(mut path) = path(expr)
+        {
+            path.extend(attrs.iter().map(|attr| attr.as_str()));
+            return self.add(path);
+        }
+        match parts(expression) {
+            Some(parts) => parts.into_iter().for_each(|part| self.read(part)),
+            None => self.everything = true,
         }
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! Doc: policy.md#rules
 
+use std::collections::BTreeSet;
 use std::str::FromStr;
 
 use cedar_policy::pst::{self, StaticPolicy, Template};
@@ -13,6 +14,7 @@ use toolbooth_contracts::approval::Approvers;
 use toolbooth_contracts::id::nearest;
 
 use super::evaluation;
+use super::literals::{Impossible, Literals};
 use super::reads::Reads;
 use super::scope::{Group, Scope, actions, id_of};
 use crate::engine::ApprovalNeed;
@@ -55,21 +57,24 @@ pub(super) struct Rule {
     pub(super) place: Place,
     pub(super) scope: Scope,
     pub(super) reads: Reads,
+    /// The tools that its conditions name.
+    pub(super) compared: BTreeSet<String>,
     /// The names of all actions in it.
     pub(super) actions: Vec<String>,
 }
 
 /// Reads the rules of a file; what is wrong goes to `findings`.
 pub(super) fn rules(file: &RuleFile, findings: &mut Vec<RuleFinding>) -> Vec<Rule> {
-    let whole =
-        |code, message: String| RuleFinding::new(code, Place::of(&file.name, "", 0), message);
+    let mut unreadable = |offset: usize, message: String| {
+        let place = Place::of(&file.name, &file.text, offset);
+        findings.push(RuleFinding::new(RuleCode::Syntax, place, message));
+    };
     if file.text.len() > RULE_FILE_BYTES_MAX {
-        let message = format!("the file has more than {RULE_FILE_BYTES_MAX} bytes");
-        findings.push(whole(RuleCode::Syntax, message));
+        unreadable(0, format!("the file has more than {RULE_FILE_BYTES_MAX} bytes"));
         return Vec::new();
     }
-    if let Err(message) = check_depth(&file.text) {
-        findings.push(whole(RuleCode::Syntax, message));
+    if let Err((offset, message)) = check_depth(&file.text) {
+        unreadable(offset, message);
         return Vec::new();
     }
     let set = match PolicySet::from_str(&file.text) {
@@ -79,9 +84,13 @@ pub(super) fn rules(file: &RuleFile, findings: &mut Vec<RuleFinding>) -> Vec<Rul
             return Vec::new();
         }
     };
-    if let Some(template) = set.templates().next() {
-        let message = format!("`{}` is a template; a rule has no `?principal`", template.id());
-        findings.push(whole(RuleCode::Syntax, message));
+    for template in set.templates() {
+        let name = template.annotation("id").map_or("a rule".to_owned(), |id| format!("`{id}`"));
+        let offset = file.text.find(&template.to_string()).unwrap_or_default();
+        unreadable(
+            offset,
+            format!("{name} is a template; a rule has no `?principal` and no `?resource`"),
+        );
     }
     // The language numbers the policies of a text in their order.
     let mut policies: Vec<(usize, &Policy)> = set
@@ -105,11 +114,16 @@ pub(super) fn rules(file: &RuleFile, findings: &mut Vec<RuleFinding>) -> Vec<Rul
 }
 
 /// Checks that no rule is nested too deeply, by its text.
-fn check_depth(text: &str) -> Result<(), String> {
+///
+/// # Errors
+/// Where the rule begins that is, and how.
+fn check_depth(text: &str) -> Result<(), (usize, String)> {
     let (mut bytes, mut operators, mut nested) = (0_usize, 0_usize, 0_usize);
     let mut part = Part::Code;
     let mut before = 0;
-    for byte in text.bytes() {
+    // Where the rule begins, once its first character is found.
+    let mut start = None;
+    for (at, byte) in text.bytes().enumerate() {
         let is_code = part == Part::Code;
         bytes += usize::from(part != Part::Comment);
         part = part.after(before, byte);
@@ -117,21 +131,25 @@ fn check_depth(text: &str) -> Result<(), String> {
         before = if part == Part::Text && before == b'\\' { 0 } else { byte };
         match byte {
             _ if !is_code => (),
-            b';' => (bytes, operators, nested) = (0, 0, 0),
+            b';' => (bytes, operators, nested, start) = (0, 0, 0, None),
             b'(' | b'[' | b'{' => nested += 1,
             b')' | b']' | b'}' => nested = nested.saturating_sub(1),
             b'.' | b'&' | b'|' | b'+' | b'-' | b'*' | b'!' => operators += 1,
             _ => (),
         }
-        if bytes > RULE_BYTES_MAX {
-            return Err(format!("a rule has more than {RULE_BYTES_MAX} bytes"));
+        if part != Part::Comment && !matches!(byte, b';' | b'/') && !byte.is_ascii_whitespace() {
+            start.get_or_insert(at);
         }
-        if nested > NESTED_MAX {
-            return Err(format!("a rule has more than {NESTED_MAX} brackets in one another"));
-        }
-        if operators > OPERATORS_MAX {
-            return Err(format!("a rule has more than {OPERATORS_MAX} operators and dots"));
-        }
+        let too_large = if bytes > RULE_BYTES_MAX {
+            format!("a rule has more than {RULE_BYTES_MAX} bytes")
+        } else if nested > NESTED_MAX {
+            format!("a rule has more than {NESTED_MAX} brackets in one another")
+        } else if operators > OPERATORS_MAX {
+            format!("a rule has more than {OPERATORS_MAX} operators and dots")
+        } else {
+            continue;
+        };
+        return Err((start.unwrap_or_default(), too_large));
     }
     Ok(())
 }
@@ -177,6 +195,13 @@ fn rule(policy: &Policy, place: Place, findings: &mut Vec<RuleFinding>) -> Optio
         }
     };
     let reads = Reads::of_rule(body.body());
+    let literals = Literals::of(policy, body.body());
+    for Impossible { message, hint } in &literals.impossible {
+        wrong(RuleCode::Type, format!("in `{id}`, {message}"), hint);
+    }
+    if !literals.impossible.is_empty() {
+        return None;
+    }
     let policy = policy.new_id(PolicyId::new(id));
     let unscoped = match without_scope(body.body()) {
         Ok(unscoped) => unscoped.new_id(PolicyId::new(id)),
@@ -206,7 +231,12 @@ fn rule(policy: &Policy, place: Place, findings: &mut Vec<RuleFinding>) -> Optio
         wrong(RuleCode::Type, message, hint);
         return None;
     }
+    let mut compared = literals.tools;
+    if !scope.items {
+        compared.extend(literals.ids);
+    }
     Some(Rule {
+        compared,
         forbids: policy.effect() == Effect::Forbid,
         digest: HEXLOWER.encode(&Sha256::digest(policy.to_string())),
         annotations,

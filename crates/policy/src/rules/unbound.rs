@@ -17,18 +17,33 @@ use crate::rule_finding::{Place, RuleCode, RuleFinding};
 const COMPARED_MAX: usize = 20_000;
 
 impl BoundRules {
-    /// Returns the finding of a tool that rules name and that is not known.
+    /// Returns the finding of a tool that rules are about and that is not known.
     pub(super) fn unbound_tool(&self, id: &str) -> Option<RuleFinding> {
-        let rule = self.set.rule(*self.set.by_tool.get(id)?.first()?);
+        Some(self.unbound(self.set.rule(*self.set.by_tool.get(id)?.first()?), id))
+    }
+
+    /// Returns the findings of tools that only conditions of rules name and that are not known.
+    pub(super) fn unbound_conditions(&self) -> Vec<RuleFinding> {
+        let mut told = BTreeSet::new();
+        let named =
+            self.set.rules.iter().flat_map(|rule| rule.compared.iter().map(move |id| (rule, id)));
+        named
+            .filter(|(_, id)| !self.tools.contains_key(*id) && !self.set.by_tool.contains_key(*id))
+            .filter(|(_, id)| told.insert(*id))
+            .map(|(rule, id)| self.unbound(rule, id))
+            .collect()
+    }
+
+    fn unbound(&self, rule: &Rule, id: &str) -> RuleFinding {
         let message = format!("`{}` names `{id}`, which is no known tool", rule.id());
         let finding = RuleFinding::new(RuleCode::UnboundRule, rule.place.clone(), message);
         let categories = Category::NAMES.map(|name| format!("category:{name}"));
         let groups =
             ["call", "read", "write"].into_iter().chain(categories.iter().map(String::as_str));
-        Some(match nearest(id, self.ids().chain(groups)) {
+        match nearest(id, self.ids().chain(groups)) {
             Some(near) => finding.hint(format!("is `{near}` meant?")),
             None => finding.hint("the rule is checked when the tool appears"),
-        })
+        }
     }
 
     /// Returns the findings of groups that rules name and in which no known tool is. `read` and `write` can

@@ -69,6 +69,11 @@ fn cases_are_run_when_the_rules_are_loaded() {
         ),
         (
             "args = { cents = 100 }",
+            "args = { cent = 100 }",
+            "failed-case main.cases.toml:1:1: the case `small` fails: `pay.send` has no argument `cent`; is `cents` meant?",
+        ),
+        (
+            "args = { cents = 100 }",
             "args = { cents = nan }",
             "invalid-case main.cases.toml:1:1: the case `small` has an argument that JSON does not have",
         ),

@@ -28,10 +28,10 @@ fn findings_have_their_place_and_a_correction() {
         (format!("@id(\"a\") @approval(\"all\")\n{all}"), "invalid-annotation", "1:1", "`\"two\"`"),
         (format!("@id(\"a\")\n{all}\n@id(\"a\")\n{all}"), "invalid-annotation", "3:1", ":1:1"),
         (
-            "@id(\"a\")\npermit (principal == ?principal, action, resource);".to_owned(),
+            "\n@id(\"a\")\npermit (principal == ?principal, action, resource);".to_owned(),
             "invalid-rule",
-            "1:1",
-            "template",
+            "2:1",
+            "`a` is a template",
         ),
         (pay("context.args.cent > 5"), "mistyped-rule", "4:8", "`cents`"),
         (pay("context.args.cents > 5"), "mistyped-rule", "4:8", "`context.args has cents &&"),
@@ -59,6 +59,50 @@ fn findings_have_their_place_and_a_correction() {
             "impossible-rule",
             "2:1",
             "never applies",
+        ),
+        (any("principal == Caller::\"Local\""), "mistyped-rule", "1:1", "is `local` meant?"),
+        (any("principal == Caller::\"ci\""), "mistyped-rule", "1:1", "is `key:ci` meant?"),
+        (
+            any("principal in Caller::\"group:x\""),
+            "mistyped-rule",
+            "1:1",
+            "write `principal in Group::\"x\"`",
+        ),
+        (any("principal in Group::\"group:x\""), "mistyped-rule", "1:1", "write `Group::\"x\"`"),
+        (
+            any("true").replace("(principal,", "(principal == Caller::\"a b\","),
+            "mistyped-rule",
+            "1:1",
+            "callers are `local`, `operator`",
+        ),
+        (any("principal.name == \"operatr\""), "mistyped-rule", "1:1", "is `operator` meant?"),
+        (
+            any("!([\"kye\", \"jwt\"].contains(principal.kind))"),
+            "mistyped-rule",
+            "1:1",
+            "is `\"key\"` meant?",
+        ),
+        (
+            pay("\"untrustd\" != resource.trust"),
+            "mistyped-rule",
+            "2:1",
+            "is `\"untrusted\"` meant?",
+        ),
+        (pay("resource.category == \"mail\""), "mistyped-rule", "2:1", "one of these: llm, tts"),
+        (
+            format!("{PERMIT}{}", any("resource == Tool::\"pay.sned\"")),
+            "unbound-rule",
+            "2:1",
+            "names `pay.sned`, which is no known tool (is `pay.send` meant?)",
+        ),
+        (
+            format!(
+                "{PERMIT}@id(\"a\") forbid (principal, action, resource is Tool)\n\
+                 when {{ resource.id == \"pay.sned\" }};"
+            ),
+            "unbound-rule",
+            "2:1",
+            "is `pay.send` meant?",
         ),
         (any("resource.category == \"llm\""), "mistyped-rule", "3:8", "`resource is Tool`"),
         (pay("principal in Grup::\"x\""), "mistyped-rule", "4:21", "`Group`"),
@@ -153,11 +197,10 @@ fn many_tools_are_checked_at_once_as_each_by_itself() {
 
 #[test]
 fn rules_that_are_nested_too_deeply_are_refused() {
-    let of = |condition: &str| {
-        let text =
-            format!("@id(\"a\") permit (principal, action, resource) when {{ {condition} }};");
-        RuleSet::read(&[file(&text)], &HistoryWindows::default())
+    let text = |condition: &str| {
+        format!("@id(\"a\") permit (principal, action, resource) when {{ {condition} }};")
     };
+    let of = |condition: &str| RuleSet::read(&[file(&text(condition))], &HistoryWindows::default());
     // The deepest that are read are judged, also with a small stack.
     let chain = |count: usize| format!("true{}", " && true".repeat(count));
     let ifs = format!("{}true", "if true then true else ".repeat(2_500));
@@ -205,6 +248,10 @@ fn rules_that_are_nested_too_deeply_are_refused() {
     ] {
         let found = of(&deep).unwrap_err();
         assert!(found[0].message.contains(told), "{told}: {found:?}");
+        assert_eq!(found[0].place.line, 1);
+        let behind = format!("{PERMIT}// ;\n\n {}", text(&deep));
+        let found = RuleSet::read(&[file(&behind)], &HistoryWindows::default()).unwrap_err();
+        assert_eq!((found[0].place.line, found[0].place.column), (4, 2), "{found:?}");
     }
     // A semicolon in a text or in a comment ends no rule, and brackets there are none.
     let parts = format!("{}\";\" == \"a\"{}", "(".repeat(60), ")".repeat(60));
@@ -221,7 +268,7 @@ fn groups_that_have_tools_or_may_be_empty_are_not_told() {
     for group in ["pay.*", "read", "write", "call", "permission:write:money", "category:function"] {
         let text = format!(
             "{PERMIT}@id(\"a\") forbid (principal, action in Action::\"{group}\", resource)\n\
-             when {{ principal.name == \"x\" }};"
+             when {{ principal.name == \"key:x\" }};"
         );
         assert_eq!(findings(&text), Vec::<String>::new(), "{group}");
     }

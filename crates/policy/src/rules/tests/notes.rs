@@ -48,7 +48,7 @@ fn arguments_that_rules_cannot_read_are_told_of_tools_whose_arguments_they_read(
     assert!(told.contains("`/part/more` (its schema is composed by `anyOf`)"), "{told}");
     assert!(!told.contains("`/part/own`") && !told.contains("`/closed"), "{told}");
     // A rule that reads no argument is not concerned by them.
-    assert!(notes(&rule("principal.name == \"x\""), order()).is_empty());
+    assert!(notes(&rule("principal.name == \"key:x\""), order()).is_empty());
 
     let decimals = "context.args has amount && context.args.amount.lessThan(decimal(\"1.0\")) && \
                     context.args has items && context.args.items.contains(decimal(\"1.0\"))";
