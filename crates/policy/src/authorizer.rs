@@ -13,6 +13,7 @@ use data_encoding::HEXLOWER;
 use sha2::{Digest, Sha256};
 use toolbooth_contracts::contract::ToolContract;
 use toolbooth_contracts::history::{DeclaredWindow, History};
+use toolbooth_contracts::id::ToolId;
 use toolbooth_contracts::json::canonical;
 use toolbooth_contracts::trust::TrustLevels;
 use toolbooth_contracts::{Caller, CallerKind, ErrorCode};
@@ -47,6 +48,10 @@ pub enum ToolStatus {
 #[must_use]
 pub struct Access {
     missing: Vec<String>,
+    caller: Caller,
+    tool_id: ToolId,
+    /// The document of the policy that granted it.
+    document: Arc<str>,
 }
 
 impl Access {
@@ -270,7 +275,12 @@ impl Authorizer {
         let tool_id = contract.tool_id.as_str();
         let rights = self.known(caller, tool_id, status)?;
         let missing = rights.missing(&contract.permissions);
-        Ok(Access { missing: missing.into_iter().map(str::to_owned).collect() })
+        Ok(Access {
+            missing: missing.into_iter().map(str::to_owned).collect(),
+            caller: caller.clone(),
+            tool_id: contract.tool_id.clone(),
+            document: Arc::clone(&self.document),
+        })
     }
 
     /// Whether a tool with this id is hidden from the caller, whether or not there is one.
@@ -319,7 +329,8 @@ impl Authorizer {
     /// Runs steps 5 to 9 with the final arguments.
     ///
     /// # Errors
-    /// `policy-denied`.
+    /// `policy-denied`; with the rule `engine-error` where the access is that of another caller, of another tool or of
+    /// another policy.
     pub fn authorize(&self, access: Access, call: &AskedCall<'_>) -> Result<Permit, Denial> {
         self.authorize_traced(access, call, None)
     }
@@ -331,6 +342,13 @@ impl Authorizer {
         call: &AskedCall<'_>,
         trace: Option<&mut Vec<String>>,
     ) -> Result<Permit, Denial> {
+        let is_own = access.caller == *call.caller
+            && access.tool_id == call.contract.tool_id
+            && Arc::ptr_eq(&access.document, &self.document);
+        if !is_own {
+            let error = EngineError("the access is that of another call".to_owned());
+            return Err(Denial::of_engine(error));
+        }
         if let Some(denial) = access.lacking() {
             return Err(denial);
         }

@@ -103,6 +103,25 @@ fn each_missing_permission_is_named() {
     assert!(!policy.lists(&caller, &tool, &ToolStatus::Active));
 }
 
+#[test]
+fn an_access_holds_for_its_own_call_only() {
+    let policy = Authorizer::new(on());
+    let (own, other) = (contract("a.b", &[]), contract("c.d", &[]));
+    let local = Caller::local();
+    let access = || policy.access(&local, &own, &ToolStatus::Active).unwrap();
+    assert!(policy.authorize(access(), &call(&local, &own)).is_ok());
+    let stricter = Authorizer::new(on()).with_engine(Arc::new(Broken));
+    for denied in [
+        policy.authorize(access(), &call(&local, &other)),
+        policy.authorize(access(), &call(&Caller::operator(), &own)),
+        stricter.authorize(access(), &call(&local, &own)),
+    ] {
+        let denial = denied.unwrap_err();
+        assert_eq!(denial.rule, DenialRule::EngineError);
+        assert!(denial.cause.unwrap().contains("another call"));
+    }
+}
+
 struct Broken;
 impl PolicyEngine for Broken {
     fn judge(&self, _: &Question<'_>) -> Result<Verdict, EngineError> {
