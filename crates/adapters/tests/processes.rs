@@ -256,7 +256,7 @@ async fn a_signal_leaves_the_effect_unknown() {
         "limits": {"fileMb": 1}, "fs": {"tmpMb": 8}, "enforce": "best-effort",
     });
     let signals = [
-        ("kill -9 $$", "signal 9"),
+        ("echo half-done; kill -9 $$", "signal 9"),
         // The kernel enforces the limit of a file's size by a signal.
         ("exec head -c 4000000 /dev/zero > /tmp/x", "signal 25"),
     ];
@@ -271,6 +271,9 @@ async fn a_signal_leaves_the_effect_unknown() {
         );
         assert!(error.safe.as_deref().unwrap().contains(expected), "{error:?}");
         assert!(error.internal.starts_with("signal"), "{error:?}");
+        // Only the operator is told what it wrote.
+        let wrote = script.starts_with("echo");
+        assert_eq!(error.internal.ends_with("\nstdout: half-done"), wrote, "{error:?}");
         contract.idempotency.on_signal = Some(OnSignal::Failed);
         let call = dispatch(contract, &json!({"script": script}));
         let output = execute(&executor, call).await.unwrap();

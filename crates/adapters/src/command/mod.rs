@@ -258,7 +258,13 @@ fn answer(finished: process::Finished, error_text: ErrorText, on_signal: OnSigna
         ProgramEnd::Signal(_) if finished.may_have_run && on_signal == OnSignal::Failed => {
             failed(format!("the command {}", finished.ended.described()))
         }
-        ended => Outcome::Failed(cut(&ended, finished.may_have_run, &stderr)),
+        ended => {
+            let mut error = cut(&ended, finished.may_have_run, &stderr);
+            if !stdout.trim().is_empty() {
+                error.internal = format!("{}\nstdout: {}", error.internal, stdout.trim_end());
+            }
+            Outcome::Failed(error)
+        }
     }
 }
 
