@@ -23,6 +23,8 @@ pub mod handlers;
 pub mod launcher;
 #[cfg(feature = "mcp")]
 pub mod mcp;
+#[cfg(feature = "process")]
+mod mutex;
 #[cfg(feature = "net-guard")]
 pub mod net_guard;
 #[cfg(feature = "process")]

@@ -14,7 +14,7 @@ mod proxy;
 mod relay;
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use ipnet::IpNet;
 use tokio::sync::Semaphore;
@@ -23,6 +23,7 @@ pub use self::allow_list::AllowList;
 pub(crate) use self::allow_list::EVERYWHERE;
 pub(crate) use self::program_network::ProgramNetwork;
 use crate::error::{AddressError, NetworkRuleError};
+use crate::mutex::lock;
 use crate::net_guard::{Resolver, refusal, system_resolver};
 use crate::own_doors::{OwnDoors, is_own};
 
@@ -131,10 +132,5 @@ fn unlisted(host: &str, port: u16) -> AddressError {
         false => format!("{host}:{port}"),
     })
 }
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 #[cfg(test)]
 mod tests;

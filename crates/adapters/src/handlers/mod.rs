@@ -11,7 +11,7 @@ mod worker;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
 use async_trait::async_trait;
@@ -29,6 +29,7 @@ use toolbooth_contracts::{
 
 use crate::error::HandlerError;
 use crate::launcher::Launcher;
+use crate::mutex::lock;
 use crate::outcome::ProgramEnd;
 use crate::process::CLOSE;
 use crate::sandbox::{self, ProfileSetting};
@@ -221,11 +222,6 @@ impl Lent {
         drop(self.slot);
     }
 }
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Shortens a path to its last two components, for messages.
 fn shown(path: &Path) -> String {
     let parts: Vec<_> = path.components().rev().take(2).collect();

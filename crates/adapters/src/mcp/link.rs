@@ -2,7 +2,7 @@
 //!
 //! Path: 7. Doc: execution.md#mcp-servers
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value};
@@ -23,6 +23,7 @@ use super::results::RpcResult;
 use super::subscriptions::Subscriptions;
 use crate::error::{ConnectError, Unconnected};
 use crate::launcher::Launcher;
+use crate::mutex::lock;
 use crate::secrets::Setting;
 
 /// First pause after a failed connection attempt; it doubles up to [`BACKOFF_MAX`].
@@ -94,10 +95,6 @@ pub(super) struct Served {
 pub(super) enum Unserved {
     Cancelled,
     Unreachable(Unconnected),
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Link {

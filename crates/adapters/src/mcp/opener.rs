@@ -5,7 +5,7 @@
 //! Path: 7. Doc: execution.md#mcp-servers
 
 use std::str::FromStr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use data_encoding::HEXLOWER;
 use http::{HeaderMap, HeaderName, HeaderValue};
@@ -24,6 +24,7 @@ use super::stdio::{Shared, Stdio};
 use super::{Child, Reach, ServerSettings};
 use crate::error::ConnectError;
 use crate::launcher::Launcher;
+use crate::mutex::lock;
 use crate::secrets::{KnownSecrets, Setting};
 
 /// The opener of connections to one server.
@@ -36,11 +37,6 @@ pub(super) struct Opener {
     /// The child to which a connection is being opened.
     starting: Mutex<Option<Arc<Shared>>>,
 }
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Opener {
     pub(super) fn new(
         settings: ServerSettings,

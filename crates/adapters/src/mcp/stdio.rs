@@ -4,7 +4,7 @@
 //! Path: 7. Doc: execution.md#mcp-servers
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
@@ -25,6 +25,7 @@ use super::scan::Scan;
 use crate::denials::DenialExplainer;
 use crate::error::StartError;
 use crate::launcher::{Containment, Launcher, Running};
+use crate::mutex::lock;
 use crate::outcome::ProgramEnd;
 use crate::process::STDERR_BYTES_MAX;
 
@@ -63,11 +64,6 @@ struct Stderr {
     /// Number of bytes printed since the start.
     printed: u64,
 }
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Shared {
     /// Describes the sandbox denials that the child's output indicates.
     pub(super) fn denied(&self, words: &str) -> String {

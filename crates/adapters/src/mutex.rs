@@ -1,0 +1,8 @@
+//! Locks a mutex whose value stays whole, also where a thread panicked with it.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Waits for the lock.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
