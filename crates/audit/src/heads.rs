@@ -2,6 +2,14 @@
 //!
 //! Doc: records.md#tamper-evidence
 
+/// Whether a text can be the id of a writer: 1 to 128 ASCII letters, digits, `.`, `_` and `-`, not beginning with
+/// `.`. It stands in names of files and in the first line of checkpoints. A memory ledger does not check it.
+#[must_use]
+pub fn is_writer_id(text: &str) -> bool {
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    (1..=128).contains(&text.len()) && !text.starts_with('.') && text.bytes().all(is_allowed)
+}
+
 /// The head of a writer's log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WriterHead {

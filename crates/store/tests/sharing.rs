@@ -10,7 +10,7 @@ use toolbooth_contracts::Effect;
 use toolbooth_contracts::contract::IdempotencyMode;
 use toolbooth_contracts::event::{AuditEventKind, EventBody};
 use toolbooth_contracts::receipt::ClaimState;
-use toolbooth_store::sqlite::{self, SqliteLedger, SqliteOptions};
+use toolbooth_store::sqlite::{self, OpenError, SqliteLedger, SqliteOptions};
 
 fn open(folder: &std::path::Path, writer: &str) -> SqliteLedger {
     sqlite::open(folder, writer, SqliteOptions::default(), &moment(0)).unwrap()
@@ -74,4 +74,29 @@ async fn searching_tells_the_newest_by_time_also_after_its_file_was_made_anew() 
     let logs =
         third.agent_logs(LogFilter { limit: 3, ..LogFilter::default() }).await.unwrap().found;
     assert!(logs.is_empty());
+}
+
+#[tokio::test]
+async fn an_id_that_was_used_is_refused_and_its_writer_left_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let again = |writer: &str| {
+        sqlite::open(folder.path(), writer, SqliteOptions::default(), &moment(1)).unwrap_err()
+    };
+    let (first, second) = (open(folder.path(), "one"), open(folder.path(), "two"));
+    let mode = IdempotencyMode::Keyed;
+    let claimed = first.claim(request("a", mode, &["k"], "x")).await.unwrap();
+    assert!(matches!(claimed, Claimed::Fresh(_)));
+    assert!(matches!(again("one"), OpenError::WriterUsed { .. }));
+    // The first writer is alive for the others still.
+    assert!(second.sweep(moment(5)).await.unwrap().is_empty());
+    let duplicate = second.claim(request("b", mode, &["k"], "x")).await.unwrap();
+    assert!(matches!(duplicate, Claimed::InFlight { .. }), "{duplicate:?}");
+    // A log that has ended has its id for good.
+    first.close(moment(6)).await.unwrap();
+    drop(first);
+    assert!(matches!(again("one"), OpenError::WriterUsed { .. }));
+    for none in ["", "../up", "a/b", "a\nb", ".hidden", "ä", &"x".repeat(129)] {
+        assert!(matches!(again(none), OpenError::WriterId { .. }), "{none:?}");
+    }
+    assert!(verify::store(&second, TrustAnchors::default()).await.unwrap().ok);
 }

@@ -1175,7 +1175,7 @@ async fn a_digest_key_is_added_and_the_old_one_still_known() {
         assert!(matches!(refused, Err(OpenError::OtherKey { .. })), "{refused:?}");
     }
     std::fs::write(&file, both).unwrap();
-    drop(open(&data, "knows both"));
+    drop(open(&data, "knows-both"));
     std::fs::write(&file, "no key\n").unwrap();
     let refused = sqlite::open(&data, "three", SqliteOptions::default(), &moment(3));
     assert!(matches!(refused, Err(OpenError::Key { .. })), "{refused:?}");

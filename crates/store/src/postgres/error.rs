@@ -17,6 +17,20 @@ pub enum OpenError {
     /// The database cannot be reached, or a statement failed.
     #[error("the database does not answer")]
     Database(#[from] tokio_postgres::Error),
+    /// The id of the writer has other characters than an id may have.
+    #[error("`{}` is no id of a writer: 1 to 128 letters, digits, `.`, `_` and `-`, not beginning with `.`", .writer.escape_debug())]
+    WriterId {
+        /// The id.
+        writer: String,
+    },
+    /// The store has a log of this writer, or a process that runs has the id.
+    #[error(
+        "the store has a log of the writer `{writer}` already: each start needs an id that was never used"
+    )]
+    WriterUsed {
+        /// The id.
+        writer: String,
+    },
     /// The database was written by a newer build.
     #[error(
         "the database has version {found}, this build knows versions up to {known}; use a newer build"

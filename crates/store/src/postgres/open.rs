@@ -15,6 +15,7 @@ use toolbooth_audit::backend::writer::{Writer, WriterHandle};
 use toolbooth_audit::backend::writer_status::WriterStatus;
 use toolbooth_audit::checkpoint::Checkpoint;
 use toolbooth_audit::digest::{Digester, KEY_BYTES};
+use toolbooth_audit::heads::is_writer_id;
 use toolbooth_audit::ledger::Moment;
 use toolbooth_audit::note::Signer;
 
@@ -93,6 +94,9 @@ pub async fn open(
 ) -> Result<PostgresLedger, OpenError> {
     let PostgresOptions { url, digest_key, older_digest_keys, signer, kept, accept_restored } =
         options;
+    if !is_writer_id(writer) {
+        return Err(OpenError::WriterId { writer: writer.to_owned() });
+    }
     let server = Server::parse(&url)?;
     let mut connection = server.connect().await?;
     let client = &mut connection.client;
@@ -119,9 +123,10 @@ pub async fn open(
     let to = if takes_over { schema::READABLE } else { schema::VERSION };
     let version = schema::migrate(client, to).await?.max(to);
     let transaction = client.transaction().await?;
-    transaction
-        .execute("INSERT INTO writers (writer, started) VALUES ($1, $2)", &[&writer, &at.text])
-        .await?;
+    let sql = "INSERT INTO writers (writer, started) VALUES ($1, $2) ON CONFLICT DO NOTHING";
+    if transaction.execute(sql, &[&writer, &at.text]).await? == 0 {
+        return Err(OpenError::WriterUsed { writer: writer.to_owned() });
+    }
     transaction.commit().await?;
     let status = Arc::new(WriterStatus::default());
     let (steps, queue) = WriterHandle::new(Arc::clone(&status));

@@ -3,9 +3,9 @@
 //!
 //! Doc: records.md#stores
 
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{File, Metadata, OpenOptions, TryLockError};
 use std::io::{Read, Write};
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -347,19 +347,27 @@ impl StoreFolder {
         [KEY, SIGNING_KEY, CHECKPOINT].map(|name| self.0.join(name))
     }
 
-    /// Acquires the lock of `writer`. It is released when the file is closed, at the latest when
-    /// the process ends.
-    pub(super) fn lock_writer(&self, writer: &str) -> Result<File, OpenError> {
+    /// Acquires the lock of `writer`; `None` if a process has it. It is released when the file is closed, at
+    /// the latest when the process ends.
+    pub(super) fn lock_writer(&self, writer: &str) -> Result<Option<File>, OpenError> {
         let path = self.writer_lock(writer);
         let draft = path.with_extension("draft");
-        let locked =
-            private().create(true).truncate(true).write(true).open(&draft).and_then(|file| {
-                file.lock()?;
-                // The file gets its name once it is locked, so that no process sees it unlocked.
-                std::fs::rename(&draft, &path)?;
-                Ok(file)
-            });
-        locked.map_err(|source| Self::error(&path, source))
+        let locked = || {
+            let file = private().create(true).truncate(true).write(true).open(&draft)?;
+            match file.try_lock() {
+                Err(TryLockError::WouldBlock) => return Ok(None),
+                locked => locked?,
+            }
+            // Another process may have removed the name between both.
+            let is_there = std::fs::metadata(&draft).is_ok_and(|own| is_same(&own, &file));
+            if !is_there || (path.exists() && !self.writer_lost(writer)) {
+                return Ok(None);
+            }
+            // The file gets its name once it is locked, so that no process sees it unlocked.
+            std::fs::rename(&draft, &path)?;
+            Ok(Some(file))
+        };
+        locked().map_err(|source| Self::error(&path, source))
     }
 
     fn writer_lock(&self, writer: &str) -> PathBuf {
@@ -385,6 +393,11 @@ impl StoreFolder {
             Err(error) => error.kind() == std::io::ErrorKind::NotFound,
         }
     }
+}
+
+/// Whether a file that was opened is the one with these properties.
+fn is_same(named: &Metadata, opened: &File) -> bool {
+    opened.metadata().is_ok_and(|own| (own.dev(), own.ino()) == (named.dev(), named.ino()))
 }
 
 fn private() -> OpenOptions {

@@ -23,6 +23,7 @@ use toolbooth_audit::backend::writer::{Writer, WriterHandle};
 use toolbooth_audit::backend::writer_status::WriterStatus;
 use toolbooth_audit::checkpoint::Checkpoint;
 use toolbooth_audit::digest::Digester;
+use toolbooth_audit::heads::is_writer_id;
 use toolbooth_audit::ledger::Moment;
 use toolbooth_audit::note::Signer;
 use toolbooth_audit::reads::WriterHead;
@@ -130,7 +131,7 @@ impl StepRunner for Sqlite {
 }
 
 /// Opens the store in `folder`, which is created if it is missing, and begins the log of `writer`
-/// at `at`. The id `writer` must never have been used. Blocks the thread.
+/// at `at`. The id `writer` must never have been used: each start needs a new one, such as a UUID. Blocks the thread.
 ///
 /// # Errors
 /// [`OpenError`]. Migrations that were applied stay.
@@ -142,6 +143,9 @@ pub fn open(
 ) -> Result<SqliteLedger, OpenError> {
     let SqliteOptions { durability, signer, bytes_max, accept_restored, check, check_max } =
         options;
+    if !is_writer_id(writer) {
+        return Err(OpenError::WriterId { writer: writer.to_owned() });
+    }
     let folder = StoreFolder::create(folder)?;
     let path = folder.database();
     let kept = match folder.kept_checkpoint() {
@@ -211,7 +215,19 @@ pub fn open(
         return Err(OpenError::RolledBack { writer, size, found });
     }
     folder.sweep_locks();
-    let lock = folder.lock_writer(writer)?;
+    let is_used: bool = connection
+        .query_row("SELECT EXISTS (SELECT 1 FROM writers WHERE writer = ?1)", [writer], |row| {
+            row.get(0)
+        })
+        .map_err(database)?;
+    // The lock of a writer that runs is left alone: without it, its claims would be taken over.
+    let lock = match is_used {
+        true => None,
+        false => folder.lock_writer(writer)?,
+    };
+    let Some(lock) = lock else {
+        return Err(OpenError::WriterUsed { writer: writer.to_owned() });
+    };
     let before: Option<(WriterHead, Option<String>)> = {
         let sql = format!("SELECT {HEAD} FROM writers ORDER BY rowid DESC LIMIT 1");
         connection
