@@ -28,7 +28,9 @@ pub use records::{
 };
 pub use rows::every_kind_of_row;
 
-use crate::ledger::{Claim, Claimed, Ledger, LedgerError, Prune, PruneKind, Resolution};
+use crate::ledger::{
+    Claim, ClaimRequest, Claimed, Ledger, LedgerError, Prune, PruneKind, Resolution,
+};
 use crate::orders::{OrderChange, OrderRequest, Ordered};
 use crate::queue::{CallQueue, Enqueued, Heartbeat, QueueState, QueuedCall};
 use crate::reads::LedgerReads;
@@ -40,6 +42,7 @@ pub async fn suite<L: Ledger + LedgerReads + CallQueue>(make: impl AsyncFn() -> 
     keys_are_held_by_effect(&make().await).await;
     duplicates_do_not_both_run(&make().await).await;
     conflicts_are_told(&make().await).await;
+    a_receipt_id_is_used_once(&make().await).await;
     limits_are_charged_and_given_back(&make().await).await;
     budgets_are_charged_and_given_back(&make().await).await;
     approvals::are_asked_once(&make().await).await;
@@ -95,6 +98,28 @@ pub async fn keys_are_held_by_effect<L: Ledger + LedgerReads>(ledger: &L) {
         };
         assert_eq!(got, expected, "{mode:?} after {effect:?} {code:?}");
     }
+}
+
+/// Checks that a claim is refused whose receipt has the id of another one, running or settled.
+pub async fn a_receipt_id_is_used_once<L: Ledger + LedgerReads>(ledger: &L) {
+    let mode = IdempotencyMode::Keyed;
+    let refused = async |key: &str| {
+        let again = ClaimRequest {
+            receipt_id: "receipt-a".to_owned(),
+            ..request("b", mode, &[key], "args")
+        };
+        let refused = ledger.claim(again).await;
+        assert!(refused.is_err(), "{refused:?}");
+    };
+    let claim = fresh(ledger, request("a", mode, &["one"], "args")).await;
+    refused("two").await;
+    ledger.settle(settlement(claim, mode, Effect::Completed, None)).await.expect("settles");
+    refused("three").await;
+    let again = ledger.claim(request("c", mode, &["one"], "args")).await.expect("answers");
+    assert!(matches!(again, Claimed::Replay { .. }), "{again:?}");
+    let _ = fresh(ledger, request("d", mode, &["two"], "args")).await;
+    let report = verify::store(ledger, TrustAnchors::default()).await.expect("verifies");
+    assert!(report.ok, "{report:?}");
 }
 
 /// Checks that the second of two calls with one key does not run and can wait for the first.

@@ -88,6 +88,12 @@ impl LedgerError {
         Self::Unavailable { reason: reason.into(), source: None }
     }
 
+    /// Returns the defect of a claim whose receipt has the id of another one.
+    #[must_use]
+    pub fn used_receipt_id(id: &str) -> Self {
+        Self::Defect(format!("the store has a receipt with the id `{}` already", id.escape_debug()))
+    }
+
     /// Returns an unavailable error caused by `error`; the reason includes its causes.
     pub fn unavailable_by(error: impl Error + Send + Sync + 'static) -> Self {
         Self::Unavailable { reason: with_causes(&error), source: Some(Cause(Arc::new(error))) }

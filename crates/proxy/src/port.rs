@@ -24,7 +24,7 @@ pub(crate) fn milliseconds(duration: Duration) -> f64 {
 
 /// A source of ids.
 pub trait IdSource: Send + Sync {
-    /// Returns a UUIDv7.
+    /// Returns a UUIDv7, which must be unique for the life of the store: it names calls and receipts.
     fn next(&self) -> String;
 }
 

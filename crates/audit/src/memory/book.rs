@@ -17,7 +17,8 @@ use crate::approvals::PENDING_MAX;
 use crate::backend::chain::Head;
 use crate::backend::pruning::Removal;
 use crate::backend::working::{
-    APPROVALS_LOADED, Batch, CallName, Needs, RateName, StoreQuery, Stored, WorkingSet,
+    APPROVALS_LOADED, Batch, CallName, Needs, RateName, ReceiptChange, StoreQuery, Stored,
+    WorkingSet,
 };
 use crate::backend::writer::{Backend, Failure, LogEnd};
 use crate::charges::BudgetRow;
@@ -398,7 +399,14 @@ impl Backend for MemoryBackend {
     }
 
     async fn write(&mut self, batch: &Batch, _: &Head, to: &Head) -> Result<(), Failure> {
-        locked(&self.0).write(batch, to);
+        let mut book = locked(&self.0);
+        let is_used = |(id, moved): &(&String, &ReceiptChange)| {
+            moved.before.is_none() && moved.after.is_some() && book.receipts.contains_key(*id)
+        };
+        if let Some((id, _)) = batch.receipts.iter().find(is_used) {
+            return Err(Failure::Refused(LedgerError::used_receipt_id(id)));
+        }
+        book.write(batch, to);
         Ok(())
     }
 

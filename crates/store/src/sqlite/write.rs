@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 
 use serde_json::Value;
+use toolbooth_audit::LedgerError;
 use toolbooth_audit::backend::chain::{ChainedEvent, Head};
 use toolbooth_audit::backend::working::{Batch, ReceiptChange, ReceiptWrite};
 use toolbooth_audit::backend::writer::Failure;
@@ -110,10 +111,20 @@ impl Transaction<'_> {
              ON CONFLICT (id) DO UPDATE SET state = excluded.state,
                  writer = excluded.writer, fence = excluded.fence, body = excluded.body",
         )?;
+        let mut is_used = prepare(
+            "SELECT EXISTS (SELECT 1 FROM open_receipts WHERE id = ?1)
+                 OR EXISTS (SELECT 1 FROM receipts WHERE id = ?1)
+                 OR EXISTS (SELECT 1 FROM tombstones WHERE id = ?1)",
+        )?;
         let mut close = prepare("DELETE FROM open_receipts WHERE id = ?1")?;
         let mut settle = prepare("INSERT INTO receipts (id, fence, body) VALUES (?1, ?2, ?3)")?;
-        for (id, moved) in receipts {
-            let id = Compact::of(id);
+        for (name, moved) in receipts {
+            let id = Compact::of(name);
+            if moved.before.is_none()
+                && is_used.query_row([&id], |row| row.get(0)).map_err(failed)?
+            {
+                return Err(Failure::Refused(LedgerError::used_receipt_id(name)));
+            }
             let before = moved.before.map(|(state, _)| Table::of(state, false));
             let after = moved.after.as_ref();
             let now =

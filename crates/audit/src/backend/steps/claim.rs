@@ -102,6 +102,9 @@ impl Step for ClaimRequest {
             Some((receipt, snapshot)) => {
                 (run_again(self, set, receipt, snapshot, approval_id), snapshot.fence)
             }
+            None if set.receipt(&self.receipt_id).is_ok_and(|known| known.is_some()) => {
+                return Err(LedgerError::used_receipt_id(&self.receipt_id));
+            }
             None => (fresh(self, set, approval_id), ClaimSnapshot::FIRST.fence),
         };
         receipt.history = entries;
