@@ -17,6 +17,12 @@ impl FromIterator<PauseTarget> for Pauses {
 }
 
 impl Pauses {
+    /// Returns the pauses of both.
+    #[must_use]
+    pub fn and(&self, other: &Self) -> Self {
+        Self(self.0.union(&other.0).cloned().collect())
+    }
+
     /// Whether the calls of a tool are paused, or those to its server.
     #[must_use]
     pub fn has_tool(&self, tool_id: &str, server: Option<&str>) -> bool {

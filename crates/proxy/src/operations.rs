@@ -141,13 +141,17 @@ impl ToolProxy {
     /// Records a decision of an operator; it holds in this process when this returns.
     ///
     /// # Errors
-    /// If the store rejects it.
+    /// If the store rejects it, or the proxy has no records to read it from ([`crate::ProxyParts::reads`]).
     pub async fn order(
         &self,
         operator: &Operator,
         change: OrderChange,
     ) -> Result<Ordered, LedgerError> {
         let parts = &self.state().parts;
+        if parts.reads.is_none() {
+            let message = "the proxy was made without `reads`, so that a decision would not hold";
+            return Err(LedgerError::Defect(message.to_owned()));
+        }
         let by = operator.caller().name().to_owned();
         let request = OrderRequest { change, by, at: parts.clock.now() };
         let ordered = parts.ledger.order(request).await?;

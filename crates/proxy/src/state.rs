@@ -26,7 +26,6 @@ use crate::requests::subscription_table::Subscriptions;
 use crate::requests::updates::Updates;
 use crate::requests::upstreams::Upstreams;
 use crate::stops::Stops;
-use crate::world::World;
 use crate::worlds::Worlds;
 
 /// The parts of a proxy, all supplied from outside.
@@ -199,11 +198,7 @@ impl ProxyState {
         if let Some(pauses) = changed.pauses {
             match &parts.catalogue {
                 Some(catalogue) => catalogue.edit(|world| world.set_pauses(pauses)).await,
-                None => {
-                    let mut world = World::clone(&parts.worlds.now());
-                    world.set_pauses(pauses);
-                    parts.worlds.publish(world);
-                }
+                None => parts.worlds.edit(|world| world.set_pauses(pauses)),
             }
         }
         // Running calls are stopped after further ones are refused.

@@ -57,6 +57,8 @@ pub struct World {
     pub(crate) objections: Arc<HashMap<String, Objection>>,
     /// Tools that are quarantined or paused.
     pub(crate) statuses: HashMap<ToolId, ToolStatus>,
+    /// The statuses that were set by [`World::set_status`].
+    pub(crate) set_statuses: HashMap<ToolId, ToolStatus>,
     /// Items that are quarantined, by source, kind and key: ids of two sources may be the same.
     pub(crate) item_statuses: BTreeMap<Source, ItemStatuses>,
     /// Whether each tool can run.
@@ -104,6 +106,7 @@ impl World {
             approvals: Arc::default(),
             objections: Arc::default(),
             statuses: HashMap::new(),
+            set_statuses: HashMap::new(),
             item_statuses: BTreeMap::new(),
             states: HashMap::new(),
             unmet: BTreeMap::new(),
@@ -126,14 +129,15 @@ impl World {
         &self.registry
     }
 
-    /// Replaces the tools of a source, before the world is published.
+    /// Replaces the tools of a source.
     pub fn replace_source(&mut self, source: &Source, tools: Vec<RegisteredTool>) -> Replaced {
         self.registry.replace_source(source, tools)
     }
 
-    /// Sets a tool's status until the tools are judged again.
+    /// Sets a tool's status. A quarantine by judging is stronger; [`ToolStatus::Active`] ends what was set before.
     pub fn set_status(&mut self, id: ToolId, status: ToolStatus) {
-        self.statuses.insert(id, status);
+        self.statuses.insert(id.clone(), status.clone());
+        self.set_statuses.insert(id, status);
     }
 
     /// The policy.
@@ -228,17 +232,26 @@ impl World {
         self.bind(policy).1
     }
 
-    /// Returns the world with names on the wire for its tools, and with the rules bound to them.
+    /// Returns the world as it is published: with its tools and items judged, the rules bound to them, and names on
+    /// the wire. [`crate::Worlds`] does this too.
     #[must_use]
     pub fn with_names(mut self) -> Self {
-        self.names = self.names.with(self.registry.iter().map(|tool| WireCandidate::of(tool)));
-        self.bind_rules();
-        let failures = self.rule_fit.failures.iter().filter_map(|(id, reason)| {
-            let id = ToolId::try_from(id.clone()).ok()?;
-            Some((id, ToolStatus::Quarantined(reason.clone())))
-        });
-        self.statuses.extend(failures.collect::<Vec<_>>());
+        let _ = self.judge();
+        self.name();
         self
+    }
+
+    /// Gives names on the wire to tools and prompts. One in quarantine takes no name from one that may be used.
+    pub(crate) fn name(&mut self) {
+        let tools = self.registry.iter();
+        let trusted = tools.filter(|tool| !matches!(self.status(tool), ToolStatus::Quarantined(_)));
+        self.names = self.names.with(trusted.map(|tool| WireCandidate::of(tool)));
+        let items = self.items.iter().filter(|item| {
+            item.kind() == ItemKind::Prompt
+                && !matches!(self.item_status(item), ToolStatus::Quarantined(_))
+        });
+        self.prompt_names =
+            self.prompt_names.with(items.map(|prompt| WireCandidate::of_prompt(prompt)));
     }
 
     /// Returns the server of a resource URI on the wire, and the URI to request from that server;
@@ -295,7 +308,8 @@ impl World {
         self.policy = policy.with_pauses(pauses);
     }
 
-    /// Replaces the pauses in force.
+    /// Replaces the pauses in force. Those of the published world hold beside them when this one is published
+    /// ([`crate::Worlds::publish`]).
     pub fn set_pauses(&mut self, pauses: Pauses) {
         self.policy = self.policy.clone().with_pauses(pauses);
     }

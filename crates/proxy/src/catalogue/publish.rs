@@ -2,10 +2,8 @@
 //!
 //! Path: 3. Doc: registry.md#discovery
 
-use toolbooth_contracts::port::ItemKind;
 use toolbooth_policy::ToolStatus;
 use toolbooth_registry::Source;
-use toolbooth_registry::wire::WireCandidate;
 
 use super::{Catalogue, lock};
 use crate::world::{Judged, World};
@@ -40,22 +38,12 @@ impl Catalogue {
     pub(super) async fn publish(&self, mut world: World) {
         self.add_notices(world.judge());
         self.quarantine_unavailable(&mut world);
-        // A quarantined tool takes no wire name from a tool that may be called.
-        let tools = world.registry.iter();
-        let trusted =
-            tools.filter(|tool| !matches!(world.status(tool), ToolStatus::Quarantined(_)));
-        world.names = world.names.with(trusted.map(|tool| WireCandidate::of(tool)));
-        let items = world.items.iter().filter(|item| {
-            item.kind() == ItemKind::Prompt
-                && !matches!(world.item_status(item), ToolStatus::Quarantined(_))
-        });
-        world.prompt_names =
-            world.prompt_names.with(items.map(|prompt| WireCandidate::of_prompt(prompt)));
+        world.name();
         if self.wants_states() {
             world.states = self.states(&world, false).await;
         }
         world.generation += 1;
-        self.worlds.publish(world);
+        self.worlds.replace(world);
         self.generation.send_modify(|generation| *generation += 1);
     }
 

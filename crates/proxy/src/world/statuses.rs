@@ -51,10 +51,10 @@ impl World {
                     }
                     self.statuses.insert(id.clone(), status);
                 }
-                None if before.get(id) == Some(&ToolStatus::Paused) => {
-                    self.statuses.insert(id.clone(), ToolStatus::Paused);
+                None => {
+                    let set = self.set_statuses.get(id).cloned();
+                    self.statuses.extend(set.map(|status| (id.clone(), status)));
                 }
-                None => (),
             }
         }
         fresh
