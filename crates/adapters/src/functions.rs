@@ -68,7 +68,7 @@ impl Functions {
             Arc::new(move |arguments, _conversation| {
                 let function = Arc::clone(&function);
                 Box::pin(async move {
-                    match A::deserialize(arguments.tree()) {
+                    match read::<A>(arguments.tree()) {
                         Ok(arguments) => match function(arguments).await {
                             Ok(output) => Outcome::Done(output),
                             Err(FunctionError(sentence)) => {
@@ -76,10 +76,11 @@ impl Functions {
                             }
                         },
                         // The schema is derived from the type, so the two differ here.
-                        Err(error) => Outcome::Failed(ExecutionError::adapter(
-                            Effect::NotStarted,
-                            format!("the arguments do not fit the function: {error}"),
-                        )),
+                        Err(error) => {
+                            let told = format!("the arguments do not fit the tool: {error}");
+                            let failed = ExecutionError::adapter(Effect::NotStarted, &*told);
+                            Outcome::Failed(failed.with_safe(told))
+                        }
                     }
                 })
             }),
@@ -91,6 +92,43 @@ impl Functions {
     /// Adds a function that returns any outcome and states whether it can run.
     pub(crate) fn insert(&mut self, tool_id: &str, function: Function, ready: Ready) {
         self.functions.insert(tool_id.to_owned(), (function, ready));
+    }
+}
+
+/// Reads arguments as the type of a function.
+///
+/// # Errors
+/// Where they do not fit it.
+fn read<A: DeserializeOwned>(arguments: &Value) -> Result<A, serde_json::Error> {
+    // A number keeps the digits that it was written with, which not every type reads: `1.0` is no integer to
+    // serde, and `1.50` is a map where a type is buffered, as by `flatten` and `untagged`.
+    A::deserialize(arguments).or_else(|error| A::deserialize(plain(arguments)).map_err(|_| error))
+}
+
+/// Returns a value whose numbers are written as Rust writes them, whole ones without a point.
+fn plain(value: &Value) -> Value {
+    /// The whole numbers up to this one are exact as `f64`.
+    const EXACT_MAX: f64 = 9_007_199_254_740_992.0;
+    match value {
+        Value::Number(number) if !number.is_i64() && !number.is_u64() => {
+            let Some(float) = number.as_f64() else { return value.clone() };
+            #[expect(
+                clippy::cast_possible_truncation,
+                reason = "it is whole, and not larger than it may be"
+            )]
+            let whole = (float.fract() == 0.0 && float.abs() <= EXACT_MAX).then_some(float as i64);
+            match whole {
+                Some(whole) => whole.into(),
+                None => {
+                    serde_json::Number::from_f64(float).map_or_else(|| value.clone(), Value::from)
+                }
+            }
+        }
+        Value::Array(items) => items.iter().map(plain).collect(),
+        Value::Object(members) => {
+            members.iter().map(|(name, member)| (name.clone(), plain(member))).collect()
+        }
+        other => other.clone(),
     }
 }
 
@@ -138,5 +176,84 @@ impl Executor for Functions {
                 Readiness::NotConfigured(format!("there is no function `{name}` in this runtime"))
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::Deserialize;
+
+    use super::*;
+
+    #[derive(Debug, PartialEq, Deserialize)]
+    #[serde(untagged)]
+    enum Amount {
+        Number(f64),
+        Text(String),
+    }
+
+    #[derive(Debug, PartialEq, Deserialize)]
+    struct Price {
+        price: f64,
+    }
+
+    #[derive(Debug, PartialEq, Deserialize)]
+    struct Order {
+        count: i64,
+        amount: Amount,
+        #[serde(flatten)]
+        price: Price,
+    }
+
+    #[test]
+    fn numbers_are_read_however_they_are_written() {
+        let read = |text: &str| read::<Order>(&serde_json::from_str(text).unwrap());
+        let expected = |amount| Order { count: 2, amount, price: Price { price: 1.5 } };
+        for text in [
+            r#"{"count": 2, "amount": 1000, "price": 1.5}"#,
+            r#"{"count": 2.0, "amount": 1e3, "price": 1.50}"#,
+            r#"{"count": 2e0, "amount": 1000.0, "price": 15e-1}"#,
+        ] {
+            assert_eq!(read(text).unwrap(), expected(Amount::Number(1000.0)), "{text}");
+        }
+        let text = r#"{"count": 2, "amount": "all", "price": 1.50}"#;
+        assert_eq!(read(text).unwrap(), expected(Amount::Text("all".into())));
+        for text in [
+            r#"{"count": 2.5, "amount": 1, "price": 1}"#,
+            r#"{"count": 1e400, "amount": 1, "price": 1}"#,
+            r#"{"count": 2, "amount": true, "price": 1}"#,
+        ] {
+            assert!(read(text).is_err(), "{text}");
+        }
+        // A type that keeps digits gets them.
+        let digits: Value = super::read(&serde_json::from_str("1.50").unwrap()).unwrap();
+        assert_eq!(digits.to_string(), "1.50");
+    }
+
+    #[tokio::test]
+    async fn arguments_that_do_not_fit_are_told_to_the_agent() {
+        #[derive(Deserialize, JsonSchema)]
+        struct Even {
+            #[expect(dead_code, reason = "it is only read")]
+            #[schemars(with = "u8")]
+            #[serde(deserialize_with = "even")]
+            n: u8,
+        }
+        fn even<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<u8, D::Error> {
+            let n = u8::deserialize(deserializer)?;
+            let odd = || serde::de::Error::custom("n is odd");
+            if n % 2 == 0 { Ok(n) } else { Err(odd()) }
+        }
+        let mut functions = Functions::default();
+        functions.add("even.half", "Halves.", async |_: Even| Ok(ToolOutput::text("done")));
+        let (function, _) = &functions.functions["even.half"];
+        let call = |text: &str| {
+            let arguments = Arguments::parse(serde_json::from_str(text).unwrap()).unwrap();
+            function(arguments, Conversation::detached().0)
+        };
+        assert!(matches!(call(r#"{"n": 4.0}"#).await, Outcome::Done(_)));
+        let Outcome::Failed(error) = call(r#"{"n": 3}"#).await else { panic!("it fits") };
+        assert_eq!(error.effect, Effect::NotStarted);
+        assert!(error.safe.unwrap().contains("n is odd"));
     }
 }

@@ -36,8 +36,10 @@ pub struct Dispatch {
     pub caller: Caller,
     /// The tool set of the caller's front door; `None` = everything that the caller may see.
     pub toolset: Option<Arc<str>>,
-    /// Maximum duration of the execution. The proxy cuts the tool off then in any case, and earlier if
-    /// it reports no progress.
+    /// Maximum duration of the execution. The proxy answers then in any case, after it has cancelled the conversation
+    /// and waited for a short time, and drops the future of the executor. Work that goes on elsewhere, such as in a
+    /// blocking thread, is not ended by that, and is counted no longer. A tool of an MCP server has until then only if it
+    /// reports progress.
     pub timeout: Duration,
     /// The idempotency key that is sent with the call, equal on every attempt.
     pub idempotency_key: Option<String>,

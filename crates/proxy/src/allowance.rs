@@ -13,6 +13,14 @@ const PROGRESS_FACTOR: u32 = 4;
 /// The longest total time that progress can allow, if no cap is set.
 const PROGRESS_CAP_MAX: Duration = Duration::from_secs(30 * 60);
 
+/// A time that is never waited for, in place of one that no clock has.
+const NEVER: Duration = Duration::from_secs(30 * 365 * 24 * 60 * 60);
+
+/// Returns the time after a duration.
+fn after(start: Instant, duration: Duration) -> Instant {
+    start.checked_add(duration).unwrap_or_else(|| Instant::now() + NEVER)
+}
+
 /// The time limit of one execution.
 #[derive(Debug)]
 pub(crate) struct Allowance {
@@ -25,17 +33,17 @@ impl Allowance {
     /// time that the caller has `left`.
     pub(crate) fn begin(limit: Duration, cap: Duration, left: Option<Duration>) -> Self {
         let most = left.map_or(cap, |left| left.min(cap));
-        Self { limit, latest: Instant::now() + most }
+        Self { limit, latest: after(Instant::now(), most) }
     }
 
     /// Returns the end of the time if no progress follows.
     pub(crate) fn until(&self) -> Instant {
-        (Instant::now() + self.limit).min(self.latest)
+        after(Instant::now(), self.limit).min(self.latest)
     }
 
     /// Extends the total limit by `passed`, which does not count.
     pub(crate) fn extend_cap(&mut self, passed: Duration) {
-        self.latest += passed;
+        self.latest = after(self.latest, passed);
     }
 }
 

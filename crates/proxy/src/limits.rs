@@ -26,7 +26,7 @@ pub struct Limits {
     pub result_bytes_max: usize,
     /// How long a tool can take to clean up after it is cancelled.
     pub cancel_grace: Duration,
-    /// The longest time that a tool can run if progress restarts its time; `None` = four times its own
+    /// The longest time that a tool of an MCP server can run if progress restarts its time; `None` = four times its own
     /// time, at most 30 minutes. Never less than its own time.
     pub progress_cap: Option<Duration>,
     /// How long a response waits for its record before it is returned as `outcome-unrecorded`.

@@ -262,7 +262,10 @@ impl ToolProxy {
         if tokio::time::timeout(grace, self.0.tasks.wait()).await.is_err() {
             self.0.ending.cancel();
             let limits = &self.0.parts.limits;
-            let patience = limits.cancel_grace + limits.settle_patience + Duration::from_secs(1);
+            let patience = limits
+                .cancel_grace
+                .saturating_add(limits.settle_patience)
+                .saturating_add(Duration::from_secs(1));
             if tokio::time::timeout(patience, self.0.tasks.wait()).await.is_err() {
                 tracing::error!(calls = self.0.tasks.len(), "calls did not end in time");
             }

@@ -121,8 +121,9 @@ pub(crate) struct ProxyState {
 
 impl ProxyState {
     pub(crate) fn new(parts: ProxyParts) -> Self {
-        let slots = Arc::new(Semaphore::new(parts.limits.in_flight_max));
-        let waiting = parts.limits.in_flight_max;
+        let in_flight = parts.limits.in_flight_max.min(Semaphore::MAX_PERMITS);
+        let slots = Arc::new(Semaphore::new(in_flight));
+        let waiting = in_flight;
         Self {
             parts,
             slots,

@@ -26,8 +26,8 @@ pub struct Visible {
     pub tool: Arc<RegisteredTool>,
     /// Its name on the wire.
     pub wire_name: String,
-    /// Whether it can run.
-    pub state: CoverageState,
+    /// Whether it can run, if that was determined.
+    pub state: Option<CoverageState>,
     /// Whether the members that its source lists in addition to its texts are approved, and shown.
     pub whole: bool,
 }
@@ -137,7 +137,7 @@ impl View {
         let state = self.world.states.get(tool.id()).map(|state| state.state);
         Visible {
             wire_name: self.world.names.name_of(tool.id().as_str()).to_owned(),
-            state: state.unwrap_or(CoverageState::NotConfigured),
+            state,
             whole: !self.world.approvals.hides_extra(&tool),
             tool,
         }

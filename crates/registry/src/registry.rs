@@ -37,6 +37,8 @@ pub struct Replaced {
     pub changed: bool,
     /// Tools that were rejected because their id is taken (`shadowed-tool`).
     pub shadowed: Vec<Shadowed>,
+    /// Tools that were left out because their own source is another one.
+    pub foreign: Vec<ToolId>,
     /// Ids at which a tool of the file, or a compiled-in one, replaced another source's tool, each
     /// with that source.
     pub replaced: Vec<(ToolId, Source)>,
@@ -113,15 +115,17 @@ impl ToolRegistry {
         Registered { replaced }
     }
 
-    /// Removes a tool and returns it.
+    /// Removes a tool, and those of other sources that it had replaced; returns the tool.
     pub fn unregister(&mut self, tool_id: &str) -> Option<Arc<RegisteredTool>> {
+        Arc::make_mut(&mut self.shelf).remove(tool_id);
         let gone = Arc::make_mut(&mut self.tools).remove(tool_id)?;
         Arc::make_mut(&mut self.order).retain(|id| id.as_str() != tool_id);
         Some(gone)
     }
 
     /// Replaces all tools of a source at once. A tool of the file, or a compiled-in one, replaces
-    /// another source's tool of the same id; a discovered tool never does.
+    /// another source's tool of the same id; a discovered tool never does. A tool whose own source is another one is
+    /// left out.
     pub fn replace_source(
         &mut self,
         source: &Source,
@@ -142,6 +146,10 @@ impl ToolRegistry {
         for tool in tools {
             let tool: Arc<RegisteredTool> = tool.into();
             let id = tool.id().clone();
+            if tool.source() != source {
+                outcome.foreign.push(id);
+                continue;
+            }
             match all.get(&id) {
                 Some(held) if source.is_discovered() || held.source() == source => {
                     let held_by = held.source().clone();

@@ -118,6 +118,10 @@ async fn try_run(
         }
         _ => (inner_conversation, None),
     };
+    // Made before the tool starts: it panics where the runtime has no timer.
+    let mut allowance = Allowance::begin(limit, cap, left);
+    let timer = tokio::time::sleep_until(allowance.until());
+    tokio::pin!(timer);
     let may_block = executor.may_block();
     let executing = async move { executor.execute(dispatch, inner_conversation).await };
     let mut task = InlineTask::new(&state.tasks, executing);
@@ -125,9 +129,6 @@ async fn try_run(
         task.spawn();
     }
     let read_only = contract.policy.read_only == Some(true);
-    let mut allowance = Allowance::begin(limit, cap, left);
-    let timer = tokio::time::sleep_until(allowance.until());
-    tokio::pin!(timer);
     let mut cancel_passed_on = false;
     let (tool_id, adapter) = (contract.tool_id.clone(), found.tool.adapter().clone());
     let caller = found.entered.trail.caller.clone();
@@ -156,8 +157,8 @@ async fn try_run(
                 }
                 let spent = state.parts.clock.monotonic().saturating_sub(asked);
                 allowance.extend_cap(spent);
-                let until = timer.deadline() + spent;
-                timer.as_mut().reset(until);
+                let until = timer.deadline().checked_add(spent);
+                timer.as_mut().reset(until.unwrap_or_else(|| allowance.until()));
             }
             () = &mut timer => break ErrorCode::Timeout,
             () = state.ending.cancelled() => break ErrorCode::Cancelled,

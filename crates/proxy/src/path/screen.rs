@@ -98,7 +98,9 @@ pub(super) fn screen(state: &ProxyState, executed: Executed) -> Screened {
         screened.events.push(event);
     }
     match outcome {
-        Execution::Failed(error) => {
+        Execution::Failed(mut error) => {
+            // An adapter may take the sentence from what it was answered.
+            error.safe = error.safe.map(|safe| state.parts.shapes.redact(&safe).into_owned());
             screened.fail(error);
             if let Some(ServerRefusal { code, data }) = observed.refusal {
                 let mut refusal = Map::new();

@@ -61,7 +61,7 @@ fn line(visible: &Visible) -> Vec<String> {
     let description = contract.description.as_deref().unwrap_or_default();
     vec![
         contract.tool_id.to_string(),
-        visible.state.as_str().to_owned(),
+        visible.state.map_or("unknown", |state| state.as_str()).to_owned(),
         visible.tool.source().to_string(),
         contract.idempotency.mode.as_str().to_owned(),
         description.lines().next().unwrap_or_default().chars().take(60).collect(),
