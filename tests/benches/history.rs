@@ -192,7 +192,7 @@ async fn main() {
         digest_key: [7; 32],
         older_digest_keys: Vec::new(),
         signer: Signer::new(&[7; 32]),
-        kept: None,
+        kept: Vec::new(),
         accept_restored: false,
     };
     let ledger = postgres::open(options, &ids.next(), &clock.now()).await.expect("opens");

@@ -298,7 +298,7 @@ async fn paths() {
         digest_key: [7; 32],
         older_digest_keys: Vec::new(),
         signer: Signer::new(&[7; 32]),
-        kept: None,
+        kept: Vec::new(),
         accept_restored: false,
     };
     let postgres = postgres::open(options, "bench", &now).await.expect("opens");

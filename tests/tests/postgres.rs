@@ -36,7 +36,7 @@ pub(crate) fn options(url: &str) -> PostgresOptions {
         digest_key: [5; 32],
         older_digest_keys: Vec::new(),
         signer: Signer::new(&[6; 32]),
-        kept: None,
+        kept: Vec::new(),
         accept_restored: false,
     }
 }

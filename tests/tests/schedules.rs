@@ -215,7 +215,7 @@ impl<'s> Walk<'s> {
                     digest_key: [5; 32],
                     older_digest_keys: Vec::new(),
                     signer: Signer::new(&[6; 32]),
-                    kept: None,
+                    kept: Vec::new(),
                     accept_restored,
                 };
                 let url = options.url.clone();

@@ -27,7 +27,7 @@ use toolbooth_contracts::order::PauseTarget;
 use toolbooth_contracts::receipt::ClaimState;
 use toolbooth_contracts::{ContentBlock, Effect, ErrorCode, Identity};
 use toolbooth_store::sqlite::{
-    self, DATABASE, OpenError, SqliteLedger, SqliteOptions, SqliteReads, StartCheck,
+    self, DATABASE, OpenError, SqliteLedger, SqliteOptions, SqliteReads, StartCheck, StoreFolder,
 };
 
 fn open(folder: &std::path::Path, writer: &str) -> SqliteLedger {
@@ -685,6 +685,44 @@ async fn a_database_that_was_put_back_is_refused_until_somebody_accepts_it() {
     let damaged = sqlite::open(&data, "six", SqliteOptions::default(), &moment(9));
     assert!(matches!(damaged, Err(OpenError::Database { .. })), "{damaged:?}");
     assert!(std::fs::read(&file).unwrap().starts_with(b"this is no database"));
+}
+
+#[tokio::test]
+async fn a_later_checkpoint_of_an_idle_log_hides_no_database_that_was_put_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, backup) = (folder.path().join("data"), folder.path().join("backup"));
+    let idle = open(&data, "idle");
+    idle.record_events(vec![EventBody::new(AuditEventKind::Paused, moment(1).text)]).await.unwrap();
+    sqlite::backup(&data, &backup).unwrap();
+    let busy = open(&data, "busy");
+    let mode = IdempotencyMode::Keyed;
+    let claimed = busy.claim(request("a", mode, &["k"], "x")).await.unwrap();
+    let Claimed::Fresh(claim) = claimed else { panic!("fresh") };
+    busy.settle(settlement(claim, mode, Effect::Completed, None)).await.unwrap();
+    busy.close(moment(2)).await.unwrap();
+    drop(busy);
+    // It covers only what the backup has too.
+    idle.checkpoint(Due::NOW, moment(3)).await.unwrap().unwrap();
+    drop(idle);
+    sqlite::restore(&data, &backup).unwrap();
+    let refused = sqlite::open(&data, "next", SqliteOptions::default(), &moment(4));
+    assert!(
+        matches!(&refused, Err(OpenError::RolledBack { writer, .. }) if writer == "busy"),
+        "{refused:?}"
+    );
+    let options = SqliteOptions { accept_restored: true, ..SqliteOptions::default() };
+    sqlite::open(&data, "accepts", options, &moment(5)).unwrap().close(moment(6)).await.unwrap();
+    let known = || StoreFolder::create(&data).unwrap().kept_checkpoints().unwrap();
+    let writers: Vec<String> = known().into_iter().map(|kept| kept.writer).collect();
+    assert_eq!(writers, ["idle", "accepts"]);
+    // The checkpoints of the logs that wrote last are kept, and no more.
+    for n in 0..40 {
+        open(&data, &format!("w{n}")).close(moment(10 + n)).await.unwrap();
+    }
+    let writers: Vec<String> = known().into_iter().map(|kept| kept.writer).collect();
+    assert_eq!((writers.len(), writers[0].as_str(), writers[31].as_str()), (32, "w8", "w39"));
+    let last = open(&data, "last");
+    assert!(verify::store(&last, TrustAnchors::default()).await.unwrap().ok);
 }
 
 #[tokio::test]

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use secrecy::{ExposeSecret, SecretString};
 use toolbooth_adapters::secrets;
-use toolbooth_audit::checkpoint::{Checkpoint, Due};
+use toolbooth_audit::checkpoint::{self, Checkpoint, Due};
 use toolbooth_audit::ledger::Moment;
 use toolbooth_audit::memory::MemoryLedger;
 use toolbooth_audit::note::Signer;
@@ -181,15 +181,19 @@ async fn open_postgres(
         Some(signer) => signer,
         None => folder.signer().map_err(|error| Failure::store(with_causes(&error)))?,
     };
-    let kept = match folder.kept_checkpoint() {
+    let kept = match folder.kept_checkpoints() {
         // Accepting a restored database does not require a readable checkpoint.
-        Err(sqlite::OpenError::Note { .. }) if accept_restored => None,
+        Err(sqlite::OpenError::Note { .. }) if accept_restored => Vec::new(),
         kept => kept.map_err(|error| opening_failed(&error, true))?,
     };
     let url = url.expose_secret().to_owned();
     let options =
         PostgresOptions { url, digest_key, older_digest_keys, signer, kept, accept_restored };
-    postgres::open(options, writer, &at).await.map(Records::of).map_err(|error| {
+    let opened = postgres::open(options, writer, &at).await.map(Records::of);
+    if accept_restored && opened.is_ok() {
+        folder.forget_checkpoints(None).map_err(|error| opening_failed(&error, false))?;
+    }
+    opened.map_err(|error| {
         let rolled_back = matches!(error, postgres::OpenError::RolledBack { .. });
         match error {
             postgres::OpenError::Key { .. } => {
@@ -317,10 +321,10 @@ fn folder_reads(folder: &Path) -> Result<Option<Arc<dyn LedgerReads>>, Failure> 
     Ok(Some(Arc::new(reads)))
 }
 
-/// Returns the newest checkpoint in the data folder, for verification. A store without it was restored from a
-/// backup.
-pub(crate) fn kept_note(loaded: &Loaded) -> Option<String> {
-    std::fs::read_to_string(loaded.data.join("checkpoint.note")).ok()
+/// Returns the newest checkpoints in the data folder, for verification; none without their file.
+pub(crate) fn kept_notes(loaded: &Loaded) -> Vec<String> {
+    let text = std::fs::read(loaded.data.join("checkpoint.note")).unwrap_or_default();
+    checkpoint::notes(&String::from_utf8_lossy(&text))
 }
 
 /// Returns the public key of this gateway, if it has signed or is configured to sign.
@@ -337,14 +341,22 @@ pub(crate) async fn own_key(loaded: &Loaded) -> Result<Option<String>, Failure> 
     Ok(Some(signer.verifier().to_string()))
 }
 
-/// Whether the store lacks the newest checkpoint in the data folder.
+/// Whether the store lacks a checkpoint in the data folder.
 pub(crate) async fn is_rolled_back(loaded: &Loaded) -> Result<bool, Failure> {
-    let Some(note) = kept_note(loaded) else { return Ok(false) };
+    let is_there = loaded.data.join("checkpoint.note").exists();
+    let notes = kept_notes(loaded);
+    let kept = notes.iter().map(|note| Checkpoint::of_note(note));
     // With a damaged checkpoint file, the state of the store is unknown, so it counts as rolled back.
-    let Ok(kept) = Checkpoint::of_note(&note) else { return Ok(true) };
+    let Ok(kept) = kept.collect::<Result<Vec<_>, _>>() else { return Ok(true) };
+    if kept.is_empty() {
+        return Ok(is_there);
+    }
     let Some(reads) = reads(loaded, None).await? else { return Ok(true) };
     let heads = reads.heads().await.map_err(|error| Failure::store(error.to_string()))?;
-    Ok(!heads.iter().any(|head| head.writer == kept.writer && head.size >= kept.size))
+    let has = |kept: &Checkpoint| {
+        heads.iter().any(|head| head.writer == kept.writer && head.size >= kept.size)
+    };
+    Ok(!kept.iter().all(has))
 }
 
 /// Returns the operator: a user who can read the data folder is the operator.

@@ -58,7 +58,7 @@ pub(crate) async fn postgres(url: String) -> Arc<dyn Ledger> {
         digest_key: [7; 32],
         older_digest_keys: Vec::new(),
         signer: Signer::new(&[7; 32]),
-        kept: None,
+        kept: Vec::new(),
         accept_restored: false,
     };
     let now = SystemClock::default().now();

@@ -38,9 +38,9 @@ pub struct PostgresOptions {
     pub older_digest_keys: Vec<[u8; KEY_BYTES]>,
     /// Signs this replica's checkpoints.
     pub signer: Signer,
-    /// The newest checkpoint that is stored outside the database.
-    pub kept: Option<Checkpoint>,
-    /// Whether to accept a database that is older than that checkpoint. The log then records
+    /// The newest checkpoints of logs that are stored outside the database.
+    pub kept: Vec<Checkpoint>,
+    /// Whether to accept a database that is older than one of these. The log then records
     /// `STORE_RESTORED`.
     pub accept_restored: bool,
 }
@@ -106,11 +106,11 @@ pub async fn open(
     }
     let digester = Digester::new(&digest_key).with_older(&older_digest_keys);
     check_keys(client, &digester).await?;
-    let lost = match &kept {
-        Some(kept) => shorter(client, kept).await?,
-        None => None,
-    };
-    if let (Some((writer, size, found)), false) = (&lost, accept_restored) {
+    let mut lost = Vec::new();
+    for kept in &kept {
+        lost.extend(shorter(client, kept).await?);
+    }
+    if let (Some((writer, size, found)), false) = (lost.last(), accept_restored) {
         let (writer, size, found) = (writer.clone(), *size, *found);
         return Err(OpenError::RolledBack { writer, size, found });
     }
@@ -151,7 +151,7 @@ pub async fn open(
         at,
     );
     let accepted = accept_restored.then(|| AcceptRestored {
-        lost: lost.map(|(writer, size, _)| (writer, size)),
+        lost: lost.into_iter().map(|(writer, size, _)| (writer, size)).collect(),
         at: at.clone(),
     });
     let start = Start { started, accepted, signer: signer.clone(), at: at.clone() };

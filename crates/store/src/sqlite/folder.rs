@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use data_encoding::{HEXLOWER, HEXLOWER_PERMISSIVE};
-use toolbooth_audit::checkpoint::Checkpoint;
+use toolbooth_audit::checkpoint::{self, Checkpoint};
 use toolbooth_audit::digest::{Digester, KEY_BYTES};
 use toolbooth_audit::note::Signer;
 
@@ -29,6 +29,10 @@ const OPERATOR_KEY_BYTES_MIN: usize = 36;
 /// The file of the newest checkpoint. A database that was restored to an earlier state does not
 /// have that checkpoint.
 const CHECKPOINT: &str = "checkpoint.note";
+/// Locked while the file of checkpoints is changed.
+const LOCK: &str = "checkpoint.lock";
+/// Logs whose newest checkpoints are kept: those that wrote last.
+const CHECKPOINTS_MAX: usize = 32;
 /// The last check that the database has passed.
 const LAST_CHECK: &str = "last-check";
 const WRITERS: &str = "writers";
@@ -272,42 +276,84 @@ impl StoreFolder {
         let _ = std::fs::remove_file(self.0.join(LAST_CHECK));
     }
 
-    /// Returns the newest checkpoint that is stored next to the database; `None` without the file.
+    /// Returns the newest checkpoints of the logs that wrote last, which are stored next to the database, the newest
+    /// last; none without the file.
     ///
     /// # Errors
-    /// [`OpenError::Folder`]; [`OpenError::Note`] if the file contains no checkpoint.
-    pub fn kept_checkpoint(&self) -> Result<Option<Checkpoint>, OpenError> {
+    /// [`OpenError::Folder`]; [`OpenError::Note`] if the file contains anything else, or nothing.
+    pub fn kept_checkpoints(&self) -> Result<Vec<Checkpoint>, OpenError> {
         let path = self.0.join(CHECKPOINT);
-        match std::fs::read(&path) {
-            Ok(bytes) => {
-                let note = String::from_utf8_lossy(&bytes);
-                let what = if bytes.is_empty() { "is empty" } else { "is no signed checkpoint" };
-                Checkpoint::of_note(&note)
-                    .map(Some)
-                    .map_err(|_| OpenError::Note { path: path.display().to_string(), what })
-            }
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-            Err(source) => Err(Self::error(&path, source)),
+        let text = match std::fs::read(&path) {
+            Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(source) => return Err(Self::error(&path, source)),
+        };
+        let what = if text.is_empty() { "is empty" } else { "is no signed checkpoint" };
+        let unreadable = || OpenError::Note { path: path.display().to_string(), what };
+        let notes = checkpoint::notes(&text);
+        if notes.is_empty() {
+            return Err(unreadable());
         }
+        notes.iter().map(|note| Checkpoint::of_note(note).map_err(|_| unreadable())).collect()
     }
 
-    /// Writes the newest checkpoint next to the database, atomically and with fsync.
+    /// Writes a checkpoint next to the database, in place of an earlier one of its log, atomically and with fsync.
+    /// Those of other logs stay: one that is written later can cover fewer events of the store.
     ///
     /// # Errors
     /// [`OpenError::Folder`].
     pub fn keep_checkpoint(&self, note: &str) -> Result<(), OpenError> {
+        let writer = Checkpoint::of_note(note).ok().map(|checkpoint| checkpoint.writer);
+        self.change_checkpoints(|kept| {
+            kept.retain(|(other, _)| Some(other) != writer.as_ref());
+            kept.extend(writer.map(|writer| (writer, note.to_owned())));
+        })
+    }
+
+    /// Removes the checkpoints of these writers, or all.
+    ///
+    /// # Errors
+    /// [`OpenError::Folder`].
+    pub fn forget_checkpoints(&self, writers: Option<&[String]>) -> Result<(), OpenError> {
+        self.change_checkpoints(|kept| match writers {
+            Some(writers) => kept.retain(|(writer, _)| !writers.contains(writer)),
+            None => kept.clear(),
+        })
+    }
+
+    /// Changes the checkpoints, each with its writer. What cannot be read is left out.
+    fn change_checkpoints(
+        &self,
+        change: impl FnOnce(&mut Vec<(String, String)>),
+    ) -> Result<(), OpenError> {
         let path = self.0.join(CHECKPOINT);
-        let draft = self.draft(CHECKPOINT);
-        let written = private()
-            .create(true)
-            .truncate(true)
-            .write(true)
-            .open(&draft)
-            .and_then(|mut file| file.write_all(note.as_bytes()).and_then(|()| file.sync_all()))
-            .and_then(|()| std::fs::rename(&draft, &path))
+        let write = || {
+            let lock =
+                private().create(true).truncate(false).write(true).open(self.0.join(LOCK))?;
+            // Several processes keep theirs in one file.
+            lock.lock()?;
+            let text = std::fs::read(&path).unwrap_or_default();
+            let notes = checkpoint::notes(&String::from_utf8_lossy(&text)).into_iter();
+            let named = |note: String| Some((Checkpoint::of_note(&note).ok()?.writer, note));
+            let mut kept: Vec<(String, String)> = notes.filter_map(named).collect();
+            change(&mut kept);
+            let newest = kept.split_off(kept.len().saturating_sub(CHECKPOINTS_MAX));
+            if newest.is_empty() {
+                return match std::fs::remove_file(&path) {
+                    Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+                    _ => Ok(()),
+                };
+            }
+            let notes: Vec<String> = newest.into_iter().map(|(_, note)| note).collect();
+            let draft = self.draft(CHECKPOINT);
+            let mut file = private().create(true).truncate(true).write(true).open(&draft)?;
+            file.write_all(notes.join("\n").as_bytes())?;
+            file.sync_all()?;
+            std::fs::rename(&draft, &path)?;
             // The rename survives a power loss only once the folder is synced.
-            .and_then(|()| File::open(&self.0)?.sync_all());
-        written.map_err(|source| Self::error(&path, source))
+            File::open(&self.0)?.sync_all()
+        };
+        write().map_err(|source| Self::error(&path, source))
     }
 
     /// Removes the lock files of dead writers; a missing file also marks a dead writer. Files with

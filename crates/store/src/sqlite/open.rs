@@ -148,12 +148,12 @@ pub fn open(
     }
     let folder = StoreFolder::create(folder)?;
     let path = folder.database();
-    let kept = match folder.kept_checkpoint() {
+    let kept = match folder.kept_checkpoints() {
         // An accepted database needs no checkpoint to compare it with.
-        Err(OpenError::Note { .. }) if accept_restored => None,
+        Err(OpenError::Note { .. }) if accept_restored => Vec::new(),
         kept => kept?,
     };
-    if let (Some(kept), false, false) = (&kept, path.exists(), accept_restored) {
+    if let (Some(kept), false, false) = (kept.last(), path.exists(), accept_restored) {
         let kept = kept.clone();
         // A checkpoint without a database means that the database was lost. It is not created
         // again.
@@ -200,17 +200,17 @@ pub fn open(
         Some(signer) => signer,
         None => folder.signer()?,
     };
-    if kept.is_none() && used && !accept_restored {
+    if kept.is_empty() && used && !accept_restored {
         tracing::warn!(
             folder = %path.display(),
             "no checkpoint is kept beside a database that was used: if it was put back to an earlier state, this cannot be told"
         );
     }
-    let lost = match kept {
-        Some(kept) => shorter(kept, &path, &connection)?,
-        None => None,
-    };
-    if let (Some(Shorter { writer, size, found }), false) = (&lost, accept_restored) {
+    let mut lost = Vec::new();
+    for kept in kept {
+        lost.extend(shorter(kept, &path, &connection)?);
+    }
+    if let (Some(Shorter { writer, size, found }), false) = (lost.last(), accept_restored) {
         let (writer, size, found) = (writer.clone(), *size, *found);
         return Err(OpenError::RolledBack { writer, size, found });
     }
@@ -291,7 +291,7 @@ pub fn open(
     let carrying =
         start_thread("toolbooth-carry", Box::new(move || wal_checkpoint::serve(&own, &growing)))?;
     let accepted = accept_restored.then(|| AcceptRestored {
-        lost: lost.map(|lost| (lost.writer, lost.size)),
+        lost: lost.iter().map(|lost| (lost.writer.clone(), lost.size)).collect(),
         at: at.clone(),
     });
     let started = steps::started(
@@ -311,6 +311,10 @@ pub fn open(
     };
     let start = Start { started, accepted, signer: signer.clone(), at: at.clone() };
     block_on(runner.run(start)).map_err(OpenError::Ledger)?;
+    if accept_restored {
+        let lost: Vec<String> = lost.into_iter().map(|lost| lost.writer).collect();
+        folder.forget_checkpoints(Some(&lost))?;
+    }
     if found < schema::VERSION {
         // The records of an earlier version were taken over above. A start that ends before this
         // point repeats that.
@@ -379,7 +383,7 @@ struct Shorter {
     found: u64,
 }
 
-/// Compares the database with the newest checkpoint that is stored next to it.
+/// Compares the database with a checkpoint that is stored next to it.
 fn shorter(
     kept: Checkpoint,
     path: &Path,

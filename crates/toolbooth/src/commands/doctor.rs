@@ -386,7 +386,7 @@ async fn store(loaded: &Loaded, checks: &mut Vec<Check>) {
             return;
         }
     };
-    if crate::records::kept_note(loaded).is_none() {
+    if crate::records::kept_notes(loaded).is_empty() {
         checks.push(bad(
             "checkpoint",
             "warning",

@@ -174,8 +174,8 @@ pub struct Start {
 /// The acceptance of a restored database by an operator.
 #[derive(Debug)]
 pub struct AcceptRestored {
-    /// The writer of the missing checkpoint, and the number of events that it covers.
-    pub lost: Option<(String, u64)>,
+    /// The writers of missing checkpoints, and the number of events that each covers.
+    pub lost: Vec<(String, u64)>,
     /// The current time.
     pub at: Moment,
 }
@@ -263,7 +263,7 @@ fn adopted(writer: &str, log: &PrunedLog, at: &Moment) -> EventBody {
 impl AcceptRestored {
     fn event(&self, set: &WorkingSet) -> EventBody {
         // A log that still grows was not cut, unless it is known to lack events.
-        let is_lost = |writer: &str| self.lost.as_ref().is_some_and(|(lost, _)| lost == writer);
+        let is_lost = |writer: &str| self.lost.iter().any(|(lost, _)| lost == writer);
         let ends = set.surveyed.heads.iter();
         let ends = ends.filter(|other| other.ended || is_lost(&other.head.writer));
         let ends = ends.map(|other| &other.head);
@@ -278,11 +278,12 @@ impl AcceptRestored {
             })
             .collect();
         let mut facts = serde_json::Map::new();
-        if let Some((writer, size)) = &self.lost {
+        for (writer, size) in &self.lost {
             // A completely missing log has no head.
             if !ends.clone().any(|end| end.writer == *writer) {
                 heads.push(serde_json::json!({ "writer": writer, "size": 0, "root": "" }));
             }
+            // The checkpoint that was written last.
             facts.insert("lacks".to_owned(), serde_json::json!({ "writer": writer, "size": size }));
         }
         facts.insert("heads".to_owned(), heads.into());

@@ -122,7 +122,7 @@ pub(super) async fn audit(loaded: Trusted, command: Audit) -> Result<bool, Failu
                 None => Vec::new(),
             };
             if store.is_none() && file.is_none() {
-                notes.extend(records::kept_note(&loaded));
+                notes.extend(records::kept_notes(&loaded));
             }
             let pins = match (&store, &file) {
                 (None, None) => recorded_pins(&loaded)?,
@@ -130,7 +130,7 @@ pub(super) async fn audit(loaded: Trusted, command: Audit) -> Result<bool, Failu
             };
             let is_own = store.is_none() && file.is_none();
             let mut lacks_key = None;
-            if is_own && records::kept_note(&loaded).is_none() {
+            if is_own && records::kept_notes(&loaded).is_empty() {
                 crate::notice(NO_CHECKPOINT);
             }
             let mut known = TrustAnchors { keys, notes, digester: None, pins };
@@ -209,7 +209,7 @@ pub(super) async fn audit(loaded: Trusted, command: Audit) -> Result<bool, Failu
                 return Err(Failure::new(
                     FAILED,
                     "nothing-to-accept",
-                    "the records have their newest checkpoint: nothing was put back",
+                    "the records have their newest checkpoints: nothing was put back",
                 )
                 .hint("`--anyway` accepts them all the same, for a checkpoint that was kept elsewhere"));
             }
