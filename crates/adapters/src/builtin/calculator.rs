@@ -5,6 +5,7 @@
 
 use std::time::{Duration, Instant};
 
+use num_bigint::{BigInt, BigUint, Sign};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -18,6 +19,10 @@ const OPERATORS_MAX: usize = 200;
 const TIME_MAX: Duration = Duration::from_secs(2);
 /// The parser of the crate recurses. This stack is sufficient for the limits above.
 const STACK_BYTES: usize = 32 << 20;
+/// The digits of a result that is rounded.
+const DIGITS: u32 = 15;
+/// The digits of a fraction that is shown as it is.
+const EXACT_DIGITS_MAX: u32 = 40;
 
 const WORDS: [&str; 23] = [
     "sqrt", "cbrt", "abs", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh",
@@ -63,29 +68,98 @@ impl fend_core::Interrupt for Until {
 
 /// Returns the value as text, and whether it is exact.
 fn evaluate(expression: &str) -> Result<(String, bool), String> {
-    let expression = checked(expression)?;
+    if expression.trim().is_empty() {
+        return Err("there is nothing to work out".to_owned());
+    }
+    // The crate's decimals are not always rounded well, its fractions are whole.
+    let expression = format!("({}) to fraction", checked(expression)?);
     let mut context = fend_core::Context::new();
     context.disable_rng();
     let until = Until(Instant::now() + TIME_MAX);
     let result =
         fend_core::evaluate_with_interrupt(&expression, &mut context, &until).map_err(|error| {
             match error.as_str() {
-                "interrupted" => "the result is too large to work out".to_owned(),
+                "interrupted" => {
+                    "the result is too large, or takes too long, to work out exactly".to_owned()
+                }
                 _ => error,
             }
         })?;
     let text = result.get_main_result();
-    let (value, exact) = match text.strip_prefix("approx. ") {
-        Some(value) => (value, false),
+    let (fraction, is_exact) = match text.strip_prefix("approx. ") {
+        Some(fraction) => (fraction, false),
         None => (text, true),
     };
-    let number = value.parse::<f64>().is_ok_and(f64::is_finite) || value.len() > 300;
-    if number && value.bytes().all(|byte| byte.is_ascii_digit() || b"+-.eE".contains(&byte)) {
-        Ok((value.to_owned(), exact))
-    } else if value.is_empty() {
-        Err("there is nothing to work out".to_owned())
-    } else {
-        Err("the result is not a real number".to_owned())
+    let (numerator, denominator) = fraction.split_once('/').unwrap_or((fraction, "1"));
+    match (numerator.parse::<BigInt>(), denominator.parse::<BigInt>()) {
+        (Ok(numerator), Ok(denominator)) if denominator.sign() == Sign::Plus => {
+            Ok(decimal(&numerator, &denominator, is_exact))
+        }
+        _ => Err("the result is not a real number".to_owned()),
+    }
+}
+
+/// Returns a fraction as a decimal: with all its digits if it has at most [`EXACT_DIGITS_MAX`], or is whole; else with
+/// [`DIGITS`], rounded, the half away from zero. Also returns whether it is exact.
+fn decimal(numerator: &BigInt, denominator: &BigInt, is_exact: bool) -> (String, bool) {
+    let (numerator, sign) = (numerator.magnitude(), numerator.sign());
+    let denominator = denominator.magnitude();
+    let sign = if sign == Sign::Minus { "-" } else { "" };
+    let whole = numerator / denominator;
+    if is_exact && numerator % denominator == BigUint::ZERO {
+        return (format!("{sign}{whole}"), true);
+    }
+    // The power of ten of the first digit, or one more.
+    let length = |number: &BigUint| number.to_string().len();
+    let first = i64::try_from(length(numerator)).unwrap_or(i64::MAX)
+        - i64::try_from(length(denominator)).unwrap_or(i64::MAX);
+    let scaled = |places: u32| {
+        let ten = BigUint::from(10_u8).pow(places);
+        (numerator * &ten / denominator, (numerator * ten) % denominator)
+    };
+    if is_exact {
+        let places = EXACT_DIGITS_MAX.saturating_add_signed(-first.clamp(-400, 400) as i32);
+        if let (digits, rest) = scaled(places)
+            && rest == BigUint::ZERO
+        {
+            return (format!("{sign}{}", with_point(&digits.to_string(), places)), true);
+        }
+    }
+    let places = DIGITS.saturating_add_signed(-first.clamp(-4_000, 4_000) as i32);
+    let (digits, _) = scaled(places + 2);
+    // Of the digits that are there, the first count.
+    let digits = digits.to_string();
+    let (digits, places) = rounded(&digits, places + 2);
+    (format!("{sign}{}", with_point(&digits, places)), false)
+}
+
+/// Rounds digits, of which `places` stand behind the point, to [`DIGITS`]. Returns those that are left, and how many of
+/// them stand behind the point.
+fn rounded(digits: &str, places: u32) -> (String, u32) {
+    let most = usize::try_from(DIGITS).unwrap_or(usize::MAX);
+    let Some((kept, dropped)) = digits.split_at_checked(most) else {
+        return (digits.to_owned(), places);
+    };
+    let dropped_places = u32::try_from(dropped.len()).unwrap_or(u32::MAX);
+    let mut number: BigUint = kept.parse().unwrap_or_default();
+    if dropped.starts_with(|digit: char| digit >= '5') {
+        number += 1_u8;
+    }
+    match places.checked_sub(dropped_places) {
+        Some(places) => (number.to_string(), places),
+        // Digits before the point are zeros where they are not known.
+        None => ((number * BigUint::from(10_u8).pow(dropped_places - places)).to_string(), 0),
+    }
+}
+
+/// Returns digits as a decimal with `places` behind the point, without zeros at the end of these.
+fn with_point(digits: &str, places: u32) -> String {
+    let places = usize::try_from(places).unwrap_or(usize::MAX);
+    let padded = format!("{digits:0>width$}", width = places + 1);
+    let (whole, part) = padded.split_at(padded.len() - places);
+    match part.trim_end_matches('0') {
+        "" => whole.to_owned(),
+        part => format!("{whole}.{part}"),
     }
 }
 
@@ -180,8 +254,36 @@ mod tests {
         assert_eq!(exact("10 % 3"), "1");
         assert_eq!(exact("3 × (4 − 2) ÷ 6"), "1");
         assert_eq!(exact("-2^2"), "-4");
-        let (value, is_exact) = evaluate("sqrt(2)").unwrap();
-        assert!(!is_exact && value.starts_with("1.41421356"), "{value}");
+        assert_eq!(exact("-7/4"), "-1.75");
+        assert_eq!(exact("1e-30"), "0.000000000000000000000000000001");
+        assert_eq!(exact("1/2^40"), "0.0000000000009094947017729282379150390625");
+    }
+
+    #[test]
+    fn results_that_are_not_exact_are_rounded_to_fifteen_digits() {
+        for (expression, expected) in [
+            ("sqrt(2)", "1.4142135623731"),
+            ("1/3", "0.333333333333333"),
+            ("-2/3", "-0.666666666666667"),
+            ("5+1/15000000000", "5.00000000006667"),
+            ("sqrt(4.0000000003)", "2.000000000075"),
+            ("12345+1/15000000000", "12345.0000000001"),
+            ("1/15000000000", "0.0000000000666666666666667"),
+            ("0.25+sqrt(5e-21)", "0.250000000070711"),
+            ("937157/6280", "149.228821656051"),
+            ("1/30000000000000", "0.0000000000000333333333333333"),
+            ("2^0.5*2^0.5", "2"),
+            ("1e20/3", "33333333333333300000"),
+            ("1e20/7*7+1/7", "100000000000000000000"),
+            ("2999999999999999.9999/3", "1000000000000000"),
+            ("1.23456789^40", "4577.19154217775"),
+        ] {
+            let (value, is_exact) = evaluate(expression).unwrap();
+            assert!(!is_exact, "{expression}: {value}");
+            assert!(value.starts_with(expected), "{expression}: {value}");
+        }
+        let (tiny, _) = evaluate("exp(-50)").unwrap();
+        assert!(tiny.starts_with("0.0000000000000000000001928749847"), "{tiny}");
     }
 
     #[test]
