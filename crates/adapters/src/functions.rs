@@ -17,6 +17,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use toolbooth_contracts::contract::{BUILTIN_RUNTIME, ToolContract};
 use toolbooth_contracts::coverage::Readiness;
+use toolbooth_contracts::json::read_as;
 use toolbooth_contracts::port::ExecutionError;
 use toolbooth_contracts::{
     Arguments, Conversation, Dispatch, Effect, Executor, Outcome, ToolOutput,
@@ -68,7 +69,7 @@ impl Functions {
             Arc::new(move |arguments, _conversation| {
                 let function = Arc::clone(&function);
                 Box::pin(async move {
-                    match read::<A>(arguments.tree()) {
+                    match read_as::<A>(arguments.tree()) {
                         Ok(arguments) => match function(arguments).await {
                             Ok(output) => Outcome::Done(output),
                             Err(FunctionError(sentence)) => {
@@ -92,43 +93,6 @@ impl Functions {
     /// Adds a function that returns any outcome and states whether it can run.
     pub(crate) fn insert(&mut self, tool_id: &str, function: Function, ready: Ready) {
         self.functions.insert(tool_id.to_owned(), (function, ready));
-    }
-}
-
-/// Reads arguments as the type of a function.
-///
-/// # Errors
-/// Where they do not fit it.
-fn read<A: DeserializeOwned>(arguments: &Value) -> Result<A, serde_json::Error> {
-    // A number keeps the digits that it was written with, which not every type reads: `1.0` is no integer to
-    // serde, and `1.50` is a map where a type is buffered, as by `flatten` and `untagged`.
-    A::deserialize(arguments).or_else(|error| A::deserialize(plain(arguments)).map_err(|_| error))
-}
-
-/// Returns a value whose numbers are written as Rust writes them, whole ones without a point.
-fn plain(value: &Value) -> Value {
-    /// The whole numbers up to this one are exact as `f64`.
-    const EXACT_MAX: f64 = 9_007_199_254_740_992.0;
-    match value {
-        Value::Number(number) if !number.is_i64() && !number.is_u64() => {
-            let Some(float) = number.as_f64() else { return value.clone() };
-            #[expect(
-                clippy::cast_possible_truncation,
-                reason = "it is whole, and not larger than it may be"
-            )]
-            let whole = (float.fract() == 0.0 && float.abs() <= EXACT_MAX).then_some(float as i64);
-            match whole {
-                Some(whole) => whole.into(),
-                None => {
-                    serde_json::Number::from_f64(float).map_or_else(|| value.clone(), Value::from)
-                }
-            }
-        }
-        Value::Array(items) => items.iter().map(plain).collect(),
-        Value::Object(members) => {
-            members.iter().map(|(name, member)| (name.clone(), plain(member))).collect()
-        }
-        other => other.clone(),
     }
 }
 
@@ -207,7 +171,7 @@ mod tests {
 
     #[test]
     fn numbers_are_read_however_they_are_written() {
-        let read = |text: &str| read::<Order>(&serde_json::from_str(text).unwrap());
+        let read = |text: &str| read_as::<Order>(&serde_json::from_str(text).unwrap());
         let expected = |amount| Order { count: 2, amount, price: Price { price: 1.5 } };
         for text in [
             r#"{"count": 2, "amount": 1000, "price": 1.5}"#,
@@ -226,7 +190,7 @@ mod tests {
             assert!(read(text).is_err(), "{text}");
         }
         // A type that keeps digits gets them.
-        let digits: Value = super::read(&serde_json::from_str("1.50").unwrap()).unwrap();
+        let digits: Value = read_as(&serde_json::from_str("1.50").unwrap()).unwrap();
         assert_eq!(digits.to_string(), "1.50");
     }
 

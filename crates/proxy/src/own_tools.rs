@@ -13,6 +13,7 @@ use toolbooth_audit::LedgerReads;
 use toolbooth_contracts::contract::{GATEWAY_RUNTIME, ToolContract};
 use toolbooth_contracts::coverage::Readiness;
 use toolbooth_contracts::error::UpstreamError;
+use toolbooth_contracts::json::read_as;
 use toolbooth_contracts::port::{Ask, ExecutionError, Notice, Upstream};
 use toolbooth_contracts::{
     Caller, ContentBlock, Conversation, Dispatch, Effect, Executor, Outcome, Payload, ToolOutput,
@@ -224,11 +225,11 @@ impl Executor for OwnTools {
     async fn execute(&self, dispatch: Dispatch, _conversation: Conversation) -> Outcome {
         let arguments = dispatch.arguments.tree();
         let answered = match dispatch.contract.tool_id.as_str() {
-            SEARCH_TOOLS => match Search::deserialize(arguments) {
+            SEARCH_TOOLS => match read_as::<Search>(arguments) {
                 Ok(wanted) => self.search(&dispatch, wanted).await,
                 Err(error) => Err(error.to_string()),
             },
-            READ_RESULT => match Wanted::deserialize(arguments) {
+            READ_RESULT => match read_as::<Wanted>(arguments) {
                 Ok(wanted) => self.read(&dispatch, wanted).await,
                 Err(error) => Err(error.to_string()),
             },

@@ -9,6 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use toolbooth_contracts::coverage::Readiness;
+use toolbooth_contracts::json::read_as;
 use toolbooth_contracts::port::ExecutionError;
 use toolbooth_contracts::sandbox::{Enforce, SandboxLimits, SandboxProfile};
 use toolbooth_contracts::{Effect, ErrorCode, Outcome, ToolOutput};
@@ -55,8 +56,8 @@ pub(super) fn add(
             let (roots, worker) = (Arc::clone(&roots), worker.clone());
             Box::pin(async move {
                 let read = blocking(move || {
-                    let document: Document = Document::deserialize(arguments.tree())
-                        .map_err(|error| error.to_string())?;
+                    let document: Document =
+                        read_as(arguments.tree()).map_err(|error| error.to_string())?;
                     let (bytes, path) = match (document.path, document.content) {
                         (Some(path), None) => (roots.read(&path, DOCUMENT_BYTES_MAX)?, path),
                         (None, Some(content)) => (content.into_bytes(), String::new()),

@@ -204,9 +204,7 @@ pub(super) fn add(functions: &mut Functions, roots: Arc<Roots>) -> [Value; 2] {
             async move {
                 let text = blocking(move || {
                     String::from_utf8(roots.read(&file.path, FILE_BYTES_MAX)?).map_err(|_| {
-                        FunctionError::from(
-                            "the file is not UTF-8 text; `doc_parser` reads other forms",
-                        )
+                        FunctionError::from("the file is not UTF-8 text; `doc_parser` reads PDF")
                     })
                 })
                 .await?;

@@ -10,6 +10,7 @@
 mod canonical;
 #[cfg(feature = "counting")]
 pub mod counting;
+mod plain;
 mod read;
 mod rewrite;
 mod text;
@@ -22,6 +23,7 @@ use serde_json::Value;
 
 pub(crate) use canonical::CanonicalObject;
 pub use canonical::{canonical, write_canonical, write_text};
+pub use plain::read_as;
 use read::Observed;
 pub use read::{Kind, Reader};
 pub use rewrite::{Rewrite, rewrite};
