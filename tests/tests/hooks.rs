@@ -513,6 +513,9 @@ fn another_caller_has_its_own_rights() {
         "[hooks.claude]\ncaller = \"key:coder\"\n[callers.coder]\nmatch = [\"key:coder\"]\n\
          tools = [\"claude.*\"]\ngrants = [\"run:commands\"]\n",
     );
+    // Without the key, its groups are not known.
+    assert!(denied(&place, "claude", &bash("ls")).contains("cannot decide"));
+    assert_eq!(place.json(&["keys", "create", "coder"]).1, 0);
     assert_eq!(asked(&place, "claude", &bash("ls")), Ok(()));
     let read = message("claude", "Read", json!({ "file_path": "/etc/passwd" }));
     assert!(denied(&place, "claude", &read).contains("policy-denied"));
@@ -533,7 +536,9 @@ fn a_key_that_is_revoked_is_no_caller() {
         "rules.cedar",
         "@id(\"team\")\npermit (principal in Group::\"team\", action, resource);\n",
     );
-    assert!(denied(&place, "claude", &bash("ls")).contains("policy-denied"));
+    assert!(denied(&place, "claude", &bash("ls")).contains("cannot decide"));
+    let (state, message) = doctor_of(&place, "hook claude");
+    assert!(state == "failed" && message.contains("no API key `coder`"), "{state} {message}");
     let (_, exit) = place.json(&["keys", "create", "coder", "--group", "team"]);
     assert_eq!(exit, 0);
     assert_eq!(asked(&place, "claude", &bash("ls")), Ok(()));

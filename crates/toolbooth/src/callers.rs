@@ -23,7 +23,7 @@ pub(crate) async fn of_stdio(loaded: &Loaded) -> Result<Caller, Failure> {
             Err(wrong("an agent cannot be the operator".to_owned()))
         }
         Some(identity) => {
-            let identity = of_store(loaded, identity).await;
+            let identity = holder(loaded, identity).await;
             identity.map(Caller::authenticated).map_err(|failure| failure.at("auth.stdio_caller"))
         }
     }
@@ -51,6 +51,27 @@ pub(crate) async fn named(loaded: &Loaded, name: &str) -> Result<Caller, Failure
         return Ok(caller);
     }
     Err(unknown(config, name))
+}
+
+/// As [`named`], of a caller whose calls are not made by a person: an API key must be in the store, since rules
+/// depend on its groups.
+pub(crate) async fn acting(loaded: &Loaded, name: &str) -> Result<Caller, Failure> {
+    let caller = named(loaded, name).await?;
+    let identity = holder(loaded, caller.identity().clone()).await?;
+    Ok(Caller::authenticated(identity))
+}
+
+/// As [`of_store`], of a key that must be there.
+async fn holder(loaded: &Loaded, identity: Identity) -> Result<Identity, Failure> {
+    let identity = of_store(loaded, identity).await?;
+    match identity.name.strip_prefix("key:") {
+        Some(name) if identity.key_digest.is_none() => {
+            let message = format!("there is no API key `{name}` in the store");
+            Err(Failure::usage(message)
+                .hint(format!("`toolbooth keys create {name}` creates it, with its groups")))
+        }
+        _ => Ok(identity),
+    }
 }
 
 /// Returns the caller that a set names alone.

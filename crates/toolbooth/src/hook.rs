@@ -71,9 +71,12 @@ pub(crate) fn answer(limit: Duration) -> ExitCode {
     let reason = decision.reason.unwrap_or_default();
     let reason: String = reason.chars().take(REASON_CHARS_MAX).collect();
     // Two clients run a tool that is blocked without a reason.
-    let told = if reason.trim().is_empty() { "Toolbooth denied this call." } else { &reason };
-    // Printing panics where standard error is closed.
-    let _ = std::panic::catch_unwind(|| crate::notice(told));
+    let is_empty = reason.trim().is_empty();
+    let told = if is_empty { "Toolbooth denied this call.".to_owned() } else { reason };
+    // Printing panics where standard error is closed, and waits for good where it is a pipe that nobody reads.
+    let _ = in_background(Instant::now() + GRACE, move || {
+        let _ = std::panic::catch_unwind(|| crate::notice(&told));
+    });
     ExitCode::from(BLOCKED)
 }
 

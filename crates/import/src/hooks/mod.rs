@@ -137,10 +137,12 @@ impl HookClient {
         };
         let server = match self {
             Self::Claude | Self::Codex => server_in(&tool),
-            Self::Gemini => {
-                let context = members.get("mcp_context").and_then(Value::as_object);
-                context.map(|context| text(context, "server_name")).transpose()?
-            }
+            // A tool with a context is that of a server, whatever its name is.
+            Self::Gemini => match members.get("mcp_context") {
+                None | Some(Value::Null) => None,
+                Some(Value::Object(context)) => Some(text(context, "server_name")?),
+                Some(_) => return Err(HookError::NoMember("mcp_context")),
+            },
         };
         Ok(HookCall { tool, server, input, session_id })
     }
@@ -224,6 +226,8 @@ mod tests {
         assert_eq!(of_gemini(Value::Null).unwrap().server, None);
         let own = of_gemini(json!({ "server_name": "booth" })).unwrap();
         assert_eq!(own.server.as_deref(), Some("booth"));
-        assert!(of_gemini(json!({})).is_err());
+        for odd in [json!({}), json!([]), json!("booth"), json!({ "server_name": 7 })] {
+            assert!(of_gemini(odd).is_err());
+        }
     }
 }

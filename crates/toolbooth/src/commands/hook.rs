@@ -72,10 +72,17 @@ async fn decided(
     let call = read(client)?;
     let loaded = trusted?;
     let hook = configured(client, &loaded)?;
-    if call.server.as_ref().is_some_and(|server| hook.gateways.contains(server)) {
-        return Ok(Decision::permit());
-    }
     let caller = caller_of(client, &hook, &loaded).await?;
+    if let Some(server) = &call.server {
+        if hook.gateways.contains(server) {
+            return Ok(Decision::permit());
+        }
+        // Judged by its name, it would be taken for a tool of the client's own.
+        if !call.tool.starts_with("mcp_") {
+            let message = format!("a tool of the server `{server}` has a name without `mcp_`");
+            return Err(Failure::new(USAGE, "invalid-message", message));
+        }
+    }
     let HookCall { tool, input, session_id, .. } = call;
     let args = serde_json::to_string(&Value::Object(input)).and_then(RawValue::from_string);
     let args = args.map_err(|error| Failure::usage(format!("the arguments: {error}")))?;
@@ -102,7 +109,7 @@ async fn decided(
 /// Returns the caller that the calls of a client belong to.
 async fn caller_of(client: HookClient, hook: &Hook, loaded: &Loaded) -> Result<Caller, Failure> {
     let place = || format!("hooks.{}.caller", client.as_str());
-    let caller = callers::named(loaded, hook.caller.as_deref().unwrap_or("local")).await;
+    let caller = callers::acting(loaded, hook.caller.as_deref().unwrap_or("local")).await;
     let caller = caller.map_err(|failure| failure.at(place()))?;
     if caller.kind() == CallerKind::Operator {
         let message = "an agent cannot be the operator";
