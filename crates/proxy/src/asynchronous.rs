@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use toolbooth_audit::queue::{CallQueue, DELIVERIES_MAX, Enqueued, Heartbeat, QueuedCall};
+use toolbooth_audit::reads::ReceiptFilter;
 use toolbooth_audit::{LedgerError, LedgerReads};
 use toolbooth_contracts::conversation::Progress;
 use toolbooth_contracts::receipt::ClaimState;
@@ -256,12 +257,13 @@ impl AsyncCalls {
     async fn run(&self, call: QueuedCall, place: WorkerPlace) {
         let (caller, call_id) = (call.caller.clone(), call.call_id.clone());
         let result = match serde_json::from_str::<CallRequest>(&call.request) {
-            Ok(_) if call.deliveries > DELIVERIES_MAX => {
-                tracing::error!(call.id = call_id, "a call has ended its worker each time");
-                failed(&call_id, ErrorCode::AdapterFailed)
-            }
             Ok(request) => {
-                let result = self.walk(request, &call, place).await;
+                let given_up = (call.deliveries > DELIVERIES_MAX).then(|| {
+                    tracing::error!(call.id = call_id, "a call has ended its worker each time");
+                    let told = format!("its workers ended {DELIVERIES_MAX} times before it did");
+                    (ErrorCode::AdapterFailed, told)
+                });
+                let result = self.walk(request, &call, place, given_up).await;
                 // A temporary lack of capacity, or an unavailable record store, is not an outcome.
                 let passing = result.effect == Effect::NotStarted
                     && result.error.as_ref().is_some_and(|error| {
@@ -306,6 +308,7 @@ impl AsyncCalls {
         request: CallRequest,
         call: &QueuedCall,
         place: WorkerPlace,
+        mut refusal: Option<(ErrorCode, String)>,
     ) -> ToolResult {
         let (conversation, counterpart) = Conversation::pair(false);
         if call.cancel {
@@ -327,21 +330,21 @@ impl AsyncCalls {
                     Effect::NotStarted,
                 );
             }
-            Err(refusal) => {
-                tracing::warn!(call.id = call.call_id, %refusal, "a queued call is not run");
-                return path::refused(
-                    request.tool_id,
-                    call.call_id.clone(),
-                    ErrorCode::PolicyDenied,
-                    // An earlier delivery may have dispatched it.
-                    if call.deliveries > 1 { Effect::Unknown } else { Effect::NotStarted },
-                );
+            Err(error) => {
+                tracing::warn!(call.id = call.call_id, %error, "a queued call is not run");
+                let denied = (ErrorCode::PolicyDenied, error.to_string());
+                refusal.get_or_insert(denied);
             }
         }
         let caller = Caller::authenticated(identity);
+        let is_refused = refusal.is_some();
         let dedup_key = Some(DedupKey::of_queued(&call.caller, &call.call_id));
-        let place_of_call = Some(place.clone());
-        let options = CallOptions { dedup_key, place: place_of_call, ..CallOptions::default() };
+        let options = CallOptions {
+            dedup_key,
+            refusal,
+            place: Some(place.clone()),
+            ..CallOptions::default()
+        };
         let running = self.proxy.run(ToolCall::new(request, caller), conversation, options);
         tokio::pin!(running);
         let mut heartbeat_timer = tokio::time::interval(HEARTBEAT_EVERY);
@@ -349,7 +352,10 @@ impl AsyncCalls {
         let mut progress: Option<Progress> = None;
         loop {
             tokio::select! {
-                walked = &mut running => return walked.result,
+                walked = &mut running => {
+                    let result = walked.result;
+                    return if is_refused { self.with_receipt(result, call).await } else { result };
+                }
                 Ok(newest) = counterpart.progress.recv() => progress = Some(newest),
                 _ = heartbeat_timer.tick() => {
                     heartbeats = heartbeats.wrapping_add(1);
@@ -363,6 +369,34 @@ impl AsyncCalls {
                         Err(error) => tracing::debug!(%error, "a queued call's progress is not told"),
                     }
                 }
+            }
+        }
+    }
+}
+
+impl AsyncCalls {
+    /// Adds to the refusal of a call that was delivered before what is known of its claim.
+    async fn with_receipt(&self, result: ToolResult, call: &QueuedCall) -> ToolResult {
+        if call.deliveries <= 1 {
+            return result;
+        }
+        let filter = ReceiptFilter {
+            call: Some(call.call_id.clone()),
+            caller: Some(call.caller.clone()),
+            limit: 1,
+            ..ReceiptFilter::default()
+        };
+        match self.reads.receipts(filter).await {
+            Ok(receipts) if receipts.found.is_empty() && receipts.damaged.is_empty() => result,
+            Ok(receipts) => {
+                let receipt = receipts.found.into_iter().next();
+                let effect = receipt.as_ref().map_or(Effect::Unknown, |receipt| receipt.effect);
+                let receipt_id = receipt.map(|receipt| receipt.receipt_id);
+                ToolResult { effect, receipt_id, ..result }
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the claim of a queued call is not known");
+                ToolResult { effect: Effect::Unknown, ..result }
             }
         }
     }

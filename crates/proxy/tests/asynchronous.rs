@@ -93,6 +93,7 @@ fn proxy(
     ToolProxy::new(ProxyParts {
         limits,
         retention,
+        reads: Some(Arc::clone(ledger) as _),
         ..ProxyParts::new(
             Worlds::new(World::new(policy).with_registry(registry)),
             Arc::clone(ledger) as _,
@@ -326,5 +327,54 @@ async fn what_has_become_known_since_reaches_the_one_who_asked() {
         let result = call.result.unwrap();
         assert_eq!(result["content"][0]["text"] == "ran {\"n\":7}", known, "{id}: {result}");
         assert_eq!(result == told, !known, "{id}: {result}");
+    }
+}
+
+#[tokio::test]
+async fn a_call_that_is_given_up_or_whose_key_is_revoked_is_refused_and_recorded() {
+    let fixture = fixture(Limits::default(), PayloadRetention::default());
+    fixture.submit("a", "{\"n\":1}").await;
+    // Five workers took it and ended.
+    for _ in 0..5 {
+        assert!(fixture.ledger.take(Vec::new()).await.unwrap().is_some());
+    }
+    let mut request = CallRequest::new("shop.order", "{}").unwrap();
+    request.context.call_id = Some("b".to_owned());
+    let holder = Caller::authenticated(Identity {
+        key_digest: Some("of no key".into()),
+        ..Identity::named("key:bob").unwrap()
+    });
+    fixture.proxy.refresh_orders().await.unwrap();
+    fixture.calls.submit(request, &holder).await.unwrap();
+    let stop = CancellationToken::new();
+    let (calls, stopping) = (fixture.calls.clone(), stop.clone());
+    let worker = tokio::spawn(async move { calls.work(1, stopping).await });
+    let done = fixture.until("a", |call| call.result.is_some()).await;
+    let result = done.result.unwrap();
+    assert_eq!(
+        (&result["toolId"], &result["effect"]),
+        (&json!("shop.order"), &json!("not_started"))
+    );
+    let error = &result["error"];
+    assert_eq!(error["code"], "adapter-failed");
+    assert!(error["message"].as_str().unwrap().contains("its workers ended 5 times"), "{error}");
+    loop {
+        let call = fixture.calls.get(&holder, "b").await.unwrap().unwrap();
+        if let Some(result) = call.result {
+            assert_eq!(result["error"]["code"], "policy-denied");
+            assert_eq!(result["effect"], "not_started");
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    stop.cancel();
+    worker.await.unwrap();
+    assert_eq!(fixture.ran.load(Ordering::SeqCst), 0);
+    for (call, code) in [("a", "adapter-failed"), ("b", "policy-denied")] {
+        let filter = LogFilter { call: Some(call.into()), limit: 10, ..LogFilter::default() };
+        let logs = fixture.ledger.agent_logs(filter).await.unwrap().found;
+        assert_eq!(logs.len(), 1, "{call}");
+        assert_eq!(logs[0].error_code.unwrap().as_str(), code);
+        assert_eq!(logs[0].tool_name, "shop.order");
     }
 }

@@ -258,6 +258,15 @@ pub(crate) fn hand_outside(loaded: &Loaded, note: Option<&str>) {
     }
 }
 
+/// Rejects commands that act on other processes by their common records, where each process has its own.
+pub(crate) fn need_shared(loaded: &Loaded) -> Result<(), Failure> {
+    if loaded.config.store.durability != config::Durability::Memory {
+        return Ok(());
+    }
+    let message = "with `memory` the records end with each process, so that no other one sees what this one does";
+    Err(Failure::configuration(message).at("store.durability").hint("use `full` or `process`"))
+}
+
 /// Rejects commands that only the embedded store supports; database servers have tools of their own.
 pub(crate) fn only_sqlite(loaded: &Loaded) -> Result<(), Failure> {
     if loaded.config.store.url.is_none() {

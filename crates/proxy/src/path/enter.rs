@@ -24,6 +24,8 @@ pub(crate) struct CallOptions {
     pub(crate) rules: Option<Arc<dyn ArgumentRules>>,
     /// Whether each stage is reported.
     pub(crate) explain: bool,
+    /// The code and the sentence with which a queued call is refused, whatever it asks for.
+    pub(crate) refusal: Option<(ErrorCode, String)>,
     /// The place of a queued call, which it leaves while it waits for an approval.
     pub(crate) place: Option<WorkerPlace>,
 }
@@ -45,7 +47,7 @@ pub(super) fn enter(
     options: CallOptions,
 ) -> Result<Entered<AskedTool>, Refused> {
     let ToolCall { tool, args, context, caller, toolset } = call;
-    let CallOptions { dedup_key, arguments, rules, .. } = options;
+    let CallOptions { dedup_key, arguments, rules, refusal, .. } = options;
     // Absent arguments are `{}`; a `null` that was sent is not an object, and the guard rejects it.
     let input = match (arguments, args) {
         (Some(arguments), _) => Input::Judged(arguments),
@@ -70,6 +72,9 @@ pub(super) fn enter(
                 .with("bytesMax", most));
         }
         trail.input = std::mem::replace(&mut asked.input, Input::None);
+        if let Some((code, message)) = refusal {
+            return Err(Refused::new(trail, code).saying(message));
+        }
         Ok(trail)
     });
     entered.map_err(|refused| named(state, kind, refused))

@@ -18,6 +18,7 @@ fn subject(name: &OrderName) -> String {
 
 /// Records a decision of the operator.
 pub(super) async fn decide(loaded: Trusted, change: OrderChange) -> Result<Order, Failure> {
+    records::need_shared(&loaded)?;
     let name = change.name();
     let runtime = Runtime::build(OfflineGateway::build(loaded).await?).await?;
     let operator = records::operator()?;

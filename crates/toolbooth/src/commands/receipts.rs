@@ -156,28 +156,42 @@ pub(super) async fn receipts(loaded: Trusted, command: Receipts) -> Result<bool,
     }
 }
 
+/// Receipts that are shown where an id means several.
+const SHOWN_MAX: usize = 10;
+
+/// Returns the ids of the receipts of a call.
+async fn of_call(
+    operations: &Operations,
+    call: &str,
+) -> Result<impl Iterator<Item = String>, Failure> {
+    let call = Some(call.to_owned());
+    let filter = ReceiptFilter { call, limit: SHOWN_MAX, ..ReceiptFilter::default() };
+    let receipts = operations.receipts(filter).await.map_err(unreadable)?;
+    Ok(receipts.found.into_iter().map(|receipt| receipt.receipt_id))
+}
+
 /// Returns the receipt with this id, with this call's id, or with an id that begins with this prefix.
 async fn find(operations: &Operations, id: &str) -> Result<Option<Receipt>, Failure> {
     /// A shorter prefix is too ambiguous.
     const PREFIX_MIN: usize = 4;
-    const SHOWN_MAX: usize = 10;
     let whole = operations.receipt(id).await.map_err(unreadable)?;
-    if whole.is_some() || id.len() < PREFIX_MIN {
+    if whole.is_some() {
         return Ok(whole);
     }
-    let mut meant = BTreeSet::new();
-    for named in operations.named(id, SHOWN_MAX).await.map_err(unreadable)? {
+    let mut meant: BTreeSet<String> = of_call(operations, id).await?.collect();
+    if meant.is_empty() && id.len() < PREFIX_MIN {
+        return Ok(None);
+    }
+    // The id of a call means that call, also where another id begins with it.
+    let is_whole = !meant.is_empty();
+    let named = match is_whole {
+        true => Vec::new(),
+        false => operations.named(id, SHOWN_MAX).await.map_err(unreadable)?,
+    };
+    for named in named {
         match named.kind {
             IdKind::Receipt => drop(meant.insert(named.id)),
-            IdKind::Call => {
-                let filter = ReceiptFilter {
-                    call: Some(named.id),
-                    limit: SHOWN_MAX,
-                    ..ReceiptFilter::default()
-                };
-                let receipts = operations.receipts(filter).await.map_err(unreadable)?;
-                meant.extend(receipts.found.into_iter().map(|receipt| receipt.receipt_id));
-            }
+            IdKind::Call => meant.extend(of_call(operations, &named.id).await?),
         }
     }
     let mut all = meant.iter();

@@ -414,6 +414,7 @@ async fn build(loaded: Trusted) -> Result<Arc<Runtime>, Failure> {
 
 /// Runs asynchronous calls until it is stopped.
 pub(super) async fn worker(loaded: Trusted, at_once: u32) -> Result<bool, Failure> {
+    crate::records::need_shared(&loaded)?;
     report_assumptions(&loaded);
     let mut signals = Signals::new()?;
     let runtime = build(loaded).await?;
