@@ -317,20 +317,21 @@ fn every_failure_denies_in_the_form_of_gemini() {
     failures("gemini", "run_shell_command", "codex");
 }
 
-#[test]
-fn a_decision_that_takes_too_long_is_a_denial() {
-    let ls = bash("ls").to_string();
+/// Checks that a client is answered with a denial where the decision takes too long, or cannot be recorded.
+fn too_late(client: &str, tool: &str) {
+    let listing = message(client, tool, json!({ "command": "ls" }));
+    let ls = listing.to_string();
     // A person who does not decide.
     let waiting = place(
         "[trust]\napproval = [\"trusted\"]\n[callers.local]\ngrants = [\"*\"]\n[approvals]\nwait_ms = 60000\n",
     );
-    let hook: &[&str] = &["hook", "claude", "--timeout", "2"];
+    let hook: &[&str] = &["hook", client, "--timeout", "2"];
     let output = waiting::output_of(&mut waiting.command(hook), ls.as_bytes());
     let said = answer(&output).expect_err("nobody decides");
     assert!(said.contains("(approval-required)") || said.contains("in time"), "{said}");
     // Another program that holds the database.
     let locked = place("");
-    assert_eq!(asked(&locked, "claude", &bash("ls")), Ok(()));
+    assert_eq!(asked(&locked, client, &listing), Ok(()));
     let held =
         rusqlite::Connection::open(locked.path().join(".toolbooth/toolbooth.db")).expect("opens");
     held.execute_batch("BEGIN IMMEDIATE").expect("locks");
@@ -338,18 +339,57 @@ fn a_decision_that_takes_too_long_is_a_denial() {
     let said = answer(&output).expect_err("the database is locked");
     assert!(said.contains("in time") || said.contains("cannot decide"), "{said}");
     held.execute_batch("ROLLBACK").expect("unlocks");
-    assert_eq!(asked(&locked, "claude", &bash("ls")), Ok(()));
+    assert_eq!(asked(&locked, client, &listing), Ok(()));
     // A disk that takes nothing: no file may be larger than it is.
     let mut full = std::process::Command::new("/bin/sh");
     let script = "trap '' XFSZ; ulimit -f 0; exec \"$0\" \"$@\"";
-    full.args(["-c", script]).arg(binary()).args(["hook", "claude"]);
+    full.args(["-c", script]).arg(binary()).args(["hook", client]);
     full.current_dir(locked.path()).env(STATE, locked.state());
     let said = answer(&waiting::output_of(&mut full, ls.as_bytes())).expect_err("the disk is full");
     assert!(said.contains("cannot decide") || said.contains("record-unavailable"), "{said}");
-    assert_eq!(asked(&locked, "claude", &bash("ls")), Ok(()));
+    assert_eq!(asked(&locked, client, &listing), Ok(()));
     // A configuration that is named and is not there.
-    let missing = ["hook", "claude", "--config", "nothing.toml"];
+    let missing = ["hook", client, "--config", "nothing.toml"];
     blocks("no such configuration", &locked, &missing, ls.as_bytes(), "cannot decide");
+}
+
+#[test]
+fn a_decision_that_takes_too_long_is_a_denial_for_claude() {
+    too_late("claude", "Bash");
+}
+
+#[test]
+fn a_decision_that_takes_too_long_is_a_denial_for_codex() {
+    too_late("codex", "Bash");
+}
+
+#[test]
+fn a_decision_that_takes_too_long_is_a_denial_for_gemini() {
+    too_late("gemini", "run_shell_command");
+}
+
+#[test]
+fn a_deciding_process_that_aborts_denies_in_the_form_of_each_client() {
+    for (client, tool) in [("claude", "Bash"), ("codex", "Bash"), ("gemini", "run_shell_command")] {
+        let place = place(
+            "[trust]\napproval = [\"trusted\"]\n[callers.local]\ngrants = [\"*\"]\n[approvals]\nwait_ms = 600000\n",
+        );
+        let mut command = place.command(&["hook", client, "--timeout", "600"]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut hook = command.spawn().expect("starts");
+        let mut stdin = hook.stdin.take().expect("a pipe");
+        let listing = message(client, tool, json!({ "command": "ls" })).to_string();
+        stdin.write_all(listing.as_bytes()).expect("is written");
+        drop(stdin);
+        let pending = || place.json(&["approvals", "list"]).0["approvals"][0]["approvalId"].clone();
+        waiting::until("the approval is asked for", || pending().is_string());
+        // As by a panic that cannot unwind.
+        let deciding = child_of(hook.id()).to_string();
+        let sent = std::process::Command::new("kill").args(["-ABRT", &deciding]).status();
+        assert!(sent.expect("runs").success());
+        let said = answer(&hook.wait_with_output().expect("ends")).expect_err(client);
+        assert!(said.contains("cannot decide"), "{client}: {said}");
+    }
 }
 
 #[test]
