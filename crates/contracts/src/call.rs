@@ -16,7 +16,7 @@ use crate::caller::Caller;
 #[cfg_attr(feature = "schemars", derive(JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct CallRequest {
-    /// The tool, by id.
+    /// The tool, by id, or by its name in declarations where no tool has this id.
     pub tool_id: String,
     /// The arguments, an object; raw until the guard parses it, absent = `{}`.
     #[serde(default, deserialize_with = "raw", skip_serializing_if = "Option::is_none")]
@@ -74,7 +74,7 @@ pub enum ToolName {
     /// A name on the wire, as in a declaration. An id that is not such a name selects the tool with this
     /// id.
     Wire(String),
-    /// The tool's id if the tool exists, else a name on the wire; used in plans.
+    /// The tool's id if the tool exists, else a name on the wire; used in plans and over HTTP.
     IdOrWire(String),
 }
 
@@ -108,7 +108,7 @@ impl ToolCall {
     #[must_use]
     pub fn new(request: CallRequest, caller: Caller) -> Self {
         let CallRequest { tool_id, args, context } = request;
-        Self { tool: ToolName::Id(tool_id), args, context, caller, toolset: None }
+        Self { tool: ToolName::IdOrWire(tool_id), args, context, caller, toolset: None }
     }
 
     /// Returns the same call through a front door that shows only one tool set.
