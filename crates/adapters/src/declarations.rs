@@ -114,14 +114,16 @@ impl DeclarationFormat for OpenAi {
     fn render(&self, declarations: &[Declaration]) -> RenderedDeclarations {
         let (items, findings) = render(declarations, |declaration, findings| {
             let mut function = named(declaration);
-            let parameters = if self.strict {
-                Strict { declaration, findings, path: Vec::new() }.schema(&declaration.parameters)
-            } else {
-                declaration.parameters.clone()
-            };
-            function.insert("parameters".to_owned(), parameters);
+            let mut root = Root { declaration, findings };
+            root.description(OPENAI_DESCRIPTION_MAX);
+            let mut parameters = root.object(&OPENAI_ROOT);
             if self.strict {
-                function.insert("strict".to_owned(), json!(true));
+                parameters = Strict { declaration, findings, path: Vec::new() }.schema(&parameters);
+            }
+            function.insert("parameters".to_owned(), parameters);
+            // The responses form takes what is not said as strict where it can.
+            if self.strict || self.responses {
+                function.insert("strict".to_owned(), json!(self.strict));
             }
             if self.responses {
                 let mut flat = Map::new();
@@ -136,22 +138,103 @@ impl DeclarationFormat for OpenAi {
     }
 }
 
+/// Keywords that OpenAI does not take at the top of parameters.
+const OPENAI_ROOT: [&str; 10] =
+    ["allOf", "anyOf", "const", "else", "enum", "if", "not", "oneOf", "then", "$ref"];
+/// Keywords that Anthropic does not take there.
+const ANTHROPIC_ROOT: [&str; 3] = ["allOf", "anyOf", "oneOf"];
+/// Characters of a description that OpenAI takes.
+const OPENAI_DESCRIPTION_MAX: usize = 1_024;
+
+/// The part of a declaration that a form limits at its top.
+struct Root<'d> {
+    declaration: &'d Declaration,
+    findings: &'d mut Vec<DeclarationFinding>,
+}
+
+impl Root<'_> {
+    fn tell(&mut self, path: &[&str], message: String) {
+        let path: Vec<Step> = path.iter().map(|name| Step::Key((*name).to_owned())).collect();
+        self.findings.push(DeclarationFinding {
+            tool_id: self.declaration.tool_id.clone(),
+            path: pointer(&path),
+            message,
+        });
+    }
+
+    /// Reports a description that is too long.
+    fn description(&mut self, most: usize) {
+        let description = self.declaration.description.as_deref().unwrap_or_default();
+        let found = description.chars().count();
+        if found > most {
+            let message = format!("the provider takes {most} characters; these are {found}");
+            self.tell(&["description"], message);
+        }
+    }
+
+    /// Returns the parameters as an object with properties, without these keywords at its top. Calls are checked by them
+    /// all the same.
+    fn object(&mut self, without: &[&str]) -> Value {
+        let Value::Object(members) = &self.declaration.parameters else {
+            return self.declaration.parameters.clone();
+        };
+        let mut out = members.clone();
+        for keyword in without {
+            // A choice between objects is what the properties beside it do not say.
+            if out.remove(*keyword).is_some() {
+                let message = format!(
+                    "the provider does not take `{keyword}` at the top; calls are checked by it"
+                );
+                self.tell(&[keyword], message);
+            }
+        }
+        out.insert("type".to_owned(), json!("object"));
+        out.entry("properties").or_insert_with(|| json!({}));
+        Value::Object(out)
+    }
+
+    /// Reports names of properties with characters that a provider does not take.
+    fn names(&mut self, is_allowed: impl Fn(&str) -> bool, allowed: &str) {
+        let properties = self.declaration.parameters.get("properties").and_then(Value::as_object);
+        for name in properties.into_iter().flat_map(Map::keys).filter(|name| !is_allowed(name)) {
+            let message = format!("the provider takes names of properties with {allowed}");
+            self.tell(&["properties", name], message);
+        }
+    }
+}
+
+/// Formats that strict mode takes.
+const STRICT_FORMATS: [&str; 9] =
+    ["date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "uuid"];
+
 /// Keywords that strict mode rejects.
-const NOT_STRICT: [&str; 14] = [
+const NOT_STRICT: [&str; 26] = [
+    "$anchor",
+    "$id",
     "allOf",
     "contains",
+    "default",
     "dependencies",
     "dependentRequired",
     "dependentSchemas",
+    "discriminator",
     "else",
+    "example",
+    "examples",
     "if",
+    "maxContains",
+    "maxProperties",
+    "minContains",
+    "minProperties",
     "not",
+    "nullable",
     "patternProperties",
     "prefixItems",
     "propertyNames",
     "then",
     "unevaluatedItems",
     "unevaluatedProperties",
+    "uniqueItems",
 ];
 
 /// Converts a schema to strict form, and reports the parts that strict mode cannot express.
@@ -207,6 +290,13 @@ impl Strict<'_> {
             let said = match (keyword.as_str(), value) {
                 (name, _) if NOT_STRICT.contains(&name) => {
                     self.tell(Some(name), format!("strict mode does not take `{name}`"));
+                    continue;
+                }
+                ("format", Value::String(format)) if !STRICT_FORMATS.contains(&&**format) => {
+                    self.tell(
+                        Some("format"),
+                        format!("strict mode does not take the format `{format}`"),
+                    );
                     continue;
                 }
                 ("properties", Value::Object(properties)) => {
@@ -310,9 +400,15 @@ impl DeclarationFormat for Anthropic {
     }
 
     fn render(&self, declarations: &[Declaration]) -> RenderedDeclarations {
-        let (items, findings) = render(declarations, |declaration, _| {
+        let (items, findings) = render(declarations, |declaration, findings| {
             let mut out = named(declaration);
-            out.insert("input_schema".to_owned(), declaration.parameters.clone());
+            let mut root = Root { declaration, findings };
+            let is_allowed = |name: &str| {
+                let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
+                (1..=64).contains(&name.len()) && name.bytes().all(is_allowed)
+            };
+            root.names(is_allowed, "1 to 64 letters, digits, `_`, `.` and `-`");
+            out.insert("input_schema".to_owned(), root.object(&ANTHROPIC_ROOT));
             Value::Object(out)
         });
         RenderedDeclarations { document: Value::Array(items), findings }

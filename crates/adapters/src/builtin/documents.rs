@@ -27,9 +27,9 @@ const TEXT_BYTES_MAX: usize = 1 << 20;
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-#[schemars(extend("oneOf" = [{"required": ["path"]}, {"required": ["content"]}]))]
+// Models are not given schemas with `oneOf` at the top, so the choice is checked by the tool.
 struct Document {
-    /// Path of the document, beneath the folders that may be read.
+    /// Path of the document, beneath the folders that may be read. Give this or `content`.
     #[schemars(length(min = 1, max = 4096))]
     path: Option<String>,
     /// The document itself, if it is text.

@@ -57,6 +57,50 @@ fn what_strict_mode_cannot_say_is_told() {
     assert_eq!(parameters["properties"]["a/b"]["anyOf"][0]["anyOf"][0], json!({"type": "string"}));
 }
 
+#[test]
+fn what_a_provider_refuses_at_the_top_is_left_out_and_told() {
+    let mut declared = declaration();
+    declared.output_schema = None;
+    declared.description = Some("x".repeat(1_025));
+    declared.parameters = json!({"oneOf": [{"required": ["a"]}, {"required": ["größe"]}],
+        "properties": {"a": {"type": "string", "format": "uri", "default": "x"},
+            "größe": {"oneOf": [{"type": "integer"}, {"type": "string"}]}}});
+    let all = [declared];
+    let told = |rendered: &RenderedDeclarations| -> Vec<String> {
+        rendered.findings.iter().map(|finding| finding.path.clone()).collect()
+    };
+    let chat = OpenAi { responses: false, strict: false }.render(&all);
+    assert_eq!(told(&chat), ["/description", "/oneOf"]);
+    let parameters = &chat.document[0]["function"]["parameters"];
+    assert_eq!(parameters["type"], "object");
+    assert!(parameters.get("oneOf").is_none());
+    assert!(parameters["properties"]["größe"]["oneOf"].is_array(), "beneath it is left alone");
+    assert!(chat.document[0]["function"].get("strict").is_none());
+    let flat = OpenAi { responses: true, strict: false }.render(&all);
+    assert_eq!(flat.document[0]["strict"], false);
+    let strict = OpenAi { responses: false, strict: true }.render(&all);
+    assert_eq!(
+        told(&strict),
+        [
+            "/description",
+            "/oneOf",
+            "/properties/a/format",
+            "/properties/a/default",
+            "/properties/größe/oneOf",
+        ]
+    );
+    let a = &strict.document[0]["function"]["parameters"]["properties"]["a"];
+    assert_eq!(a, &json!({"type": ["string", "null"]}));
+    let anthropic = Anthropic.render(&all);
+    assert_eq!(told(&anthropic), ["/properties/größe", "/oneOf"]);
+    assert!(anthropic.document[0]["input_schema"].get("oneOf").is_none());
+    // An object without properties has an empty list of them.
+    let mut none = declaration();
+    none.parameters = json!({"type": "object"});
+    let chat = OpenAi { responses: false, strict: false }.render(&[none]);
+    assert_eq!(chat.document[0]["function"]["parameters"]["properties"], json!({}));
+}
+
 /// A strict model sends nulls for optional properties. Without them the arguments are those that
 /// the tool would otherwise receive.
 #[test]
