@@ -379,6 +379,25 @@ async fn what_is_no_answer_is_told() {
     let endpoint = Endpoint::new(settings(get(&text.url("/")), Guard::new(true)));
     let answer = call(&endpoint, json!({})).await.0.unwrap();
     assert_eq!(answer, ToolOutput::text("hi\u{fffd}"));
+    for (head, body, expected) in [
+        ("text/plain; charset=iso-8859-1", &b"caf\xe9"[..], ToolOutput::text("caf\u{e9}")),
+        ("text/html;Charset=\"Shift_JIS\"", b"\x83e", ToolOutput::text("\u{30c6}")),
+        ("application/json", b"\xef\xbb\xbf{\"a\":1}", ToolOutput::data(&json!({"a": 1}))),
+    ] {
+        let server =
+            Server::start(move |_| reply("200 OK", &format!("content-type: {head}\r\n"), body));
+        let endpoint = Endpoint::new(settings(get(&server.url("/")), Guard::new(true)));
+        assert_eq!(call(&endpoint, json!({})).await.0.unwrap(), expected, "{head}");
+    }
+    for (head, body) in
+        [("application/json", &b"{\"a\":\"caf\xe9\"}"[..]), ("text/plain; charset=klingon", b"x")]
+    {
+        let server =
+            Server::start(move |_| reply("200 OK", &format!("content-type: {head}\r\n"), body));
+        let endpoint = Endpoint::new(settings(get(&server.url("/")), Guard::new(true)));
+        let error = call(&endpoint, json!({})).await.0.unwrap_err();
+        assert_eq!((error.code, error.effect), (ErrorCode::InvalidToolResult, Effect::Completed));
+    }
     let nobody = Endpoint::new(settings(get("http://127.0.0.1:1/"), Guard::new(true)));
     let error = call(&nobody, json!({})).await.0.unwrap_err();
     assert_eq!((error.code, error.effect), (ErrorCode::AdapterFailed, Effect::NotStarted));

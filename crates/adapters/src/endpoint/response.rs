@@ -2,6 +2,9 @@
 //!
 //! Path: 7. Doc: execution.md#endpoints
 
+use std::borrow::Cow;
+
+use encoding_rs::Encoding;
 use futures_util::StreamExt;
 use http::StatusCode;
 use http::header::CONTENT_TYPE;
@@ -61,6 +64,21 @@ async fn body(response: reqwest::Response, most: usize) -> reqwest::Result<(Vec<
     Ok((bytes, true))
 }
 
+/// Decodes a body by the charset of its media type, UTF-8 if there is none. Also returns whether it has no bytes that
+/// had to be replaced.
+///
+/// # Errors
+/// If the charset is not known.
+fn decoded<'b>(bytes: &'b [u8], media_type: &str) -> Result<(Cow<'b, str>, bool), String> {
+    let parameters = media_type.split(';').skip(1).filter_map(|own| own.split_once('='));
+    let named = parameters.filter(|(name, _)| name.trim().eq_ignore_ascii_case("charset"));
+    let label = named.map(|(_, label)| label.trim().trim_matches('"')).next().unwrap_or("utf-8");
+    let encoding = Encoding::for_label(label.as_bytes());
+    let encoding = encoding.ok_or_else(|| format!("the charset `{label}` is not known"))?;
+    let (text, has_errors) = encoding.decode_with_bom_removal(bytes);
+    Ok((text, !has_errors))
+}
+
 fn is_text(media_type: &str) -> bool {
     let bare = media_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
     bare.is_empty()
@@ -105,7 +123,19 @@ impl Endpoint {
         }
         // The agent must not see the secrets given to the endpoint.
         let secrets = self.secrets();
-        let mut text = String::from_utf8_lossy(&bytes);
+        let invalid = |internal: String| ExecutionError {
+            code: ErrorCode::InvalidToolResult,
+            effect: Effect::Completed,
+            safe: None,
+            internal: secrets.conceal_text(&internal),
+        };
+        let (mut text, is_exact) = decoded(&bytes, &media_type).map_err(&invalid)?;
+        // In text that only a person or a model reads, a character can be replaced.
+        if !is_exact && request::is_json(&media_type) {
+            return Err(invalid(
+                "the response says that it is JSON, but it is not UTF-8".to_owned(),
+            ));
+        }
         if secrets.has_numbers() {
             text = secrets.conceal_text(&text).into();
         }
@@ -117,14 +147,8 @@ impl Endpoint {
                     return Ok(ToolOutput::new(Payload::data(data)));
                 }
                 Err(fault) if !media_type.is_empty() => {
-                    return Err(ExecutionError {
-                        code: ErrorCode::InvalidToolResult,
-                        effect: Effect::Completed,
-                        safe: None,
-                        internal: secrets.conceal_text(&format!(
-                            "the response says that it is JSON, but: {fault}"
-                        )),
-                    });
+                    let message = format!("the response says that it is JSON, but: {fault}");
+                    return Err(invalid(message));
                 }
                 Err(_) => (),
             }
@@ -132,12 +156,7 @@ impl Endpoint {
         if is_text(&media_type) || text.trim().is_empty() {
             return Ok(ToolOutput::text(secrets.conceal_text(&plain(text.as_bytes()))));
         }
-        Err(ExecutionError {
-            code: ErrorCode::InvalidToolResult,
-            effect: Effect::Completed,
-            safe: None,
-            internal: format!("the response is `{media_type}`, neither JSON nor text"),
-        })
+        Err(invalid(format!("the response is `{media_type}`, neither JSON nor text")))
     }
 
     /// Converts a response with a status of 400 or more into an error.
