@@ -3,6 +3,8 @@
 //!
 //! It parses external bytes, so the gateway runs it in a worker process.
 
+mod html;
+
 use std::sync::Arc;
 
 use schemars::JsonSchema;
@@ -221,7 +223,7 @@ pub fn parse(bytes: &[u8], media_type: &str) -> Result<Value, FunctionError> {
     };
     let parsed = match plain_type.as_str() {
         "application/pdf" => pdf(bytes)?,
-        "text/html" | "application/xhtml+xml" => html(text()?),
+        "text/html" | "application/xhtml+xml" => html::parsed(text()?),
         "text/markdown" => markdown(text()?),
         "application/json" => json_document(bytes)?,
         "text/csv" => csv_document(text()?)?,
@@ -275,84 +277,6 @@ fn markdown(source: &str) -> Parsed {
         }
     }
     Parsed { headings, ..Parsed::text(source.to_owned()) }
-}
-
-fn html(source: &str) -> Parsed {
-    use ego_tree::iter::Edge;
-    use scraper::Node;
-    const SKIPPED: [&str; 6] = ["script", "style", "noscript", "template", "head", "svg"];
-    const BLOCKS: [&str; 24] = [
-        "p",
-        "div",
-        "br",
-        "li",
-        "ul",
-        "ol",
-        "table",
-        "tr",
-        "h1",
-        "h2",
-        "h3",
-        "h4",
-        "h5",
-        "h6",
-        "section",
-        "article",
-        "header",
-        "footer",
-        "main",
-        "nav",
-        "pre",
-        "blockquote",
-        "dt",
-        "dd",
-    ];
-    let document = scraper::Html::parse_document(source);
-    let (mut text, mut skipped) = (String::new(), 0usize);
-    let (mut headings, mut title) = (Vec::new(), None);
-    for edge in document.tree.root().traverse() {
-        let (node, opens) = match edge {
-            Edge::Open(node) => (node, true),
-            Edge::Close(node) => (node, false),
-        };
-        match node.value() {
-            Node::Element(element) => {
-                let name = element.name();
-                if opens && let Some(reference) = scraper::ElementRef::wrap(node) {
-                    let inner = || reference.text().collect::<String>();
-                    let mut digits = name.strip_prefix('h').into_iter().flat_map(str::chars);
-                    match (name, digits.next().and_then(|digit| digit.to_digit(10)), digits.next())
-                    {
-                        ("title", ..) => title = title.or_else(|| Some(inner())),
-                        (_, Some(level @ 1..=6), None) => {
-                            headings.push(heading(level as usize, &inner()))
-                        }
-                        _ => (),
-                    }
-                }
-                if SKIPPED.contains(&name) {
-                    skipped = if opens { skipped + 1 } else { skipped.saturating_sub(1) };
-                }
-                if BLOCKS.contains(&name) && !text.ends_with('\n') {
-                    text.push('\n');
-                }
-            }
-            Node::Text(piece) if opens && skipped == 0 => {
-                for word in piece.split_whitespace() {
-                    if !text.is_empty() && !text.ends_with(['\n', ' ']) {
-                        text.push(' ');
-                    }
-                    text.push_str(word);
-                }
-            }
-            _ => (),
-        }
-    }
-    let parsed = Parsed { headings, ..Parsed::text(text.trim().to_owned()) };
-    match title.map(|title| title.trim().to_owned()).filter(|title| !title.is_empty()) {
-        Some(title) => parsed.with("title", title),
-        None => parsed,
-    }
 }
 
 fn json_document(bytes: &[u8]) -> Result<Parsed, FunctionError> {

@@ -30,6 +30,28 @@ fn each_form_gives_text_headings_and_metadata() {
 }
 
 #[test]
+fn html_is_read_as_it_is_seen() {
+    let text = |html: &str| parsed(html.as_bytes(), "text/html")["text"].clone();
+    for (html, expected) in [
+        ("<b>1</b>,234.<span>50</span>", "1,234.50"),
+        ("<i>un</i>believable <b>H<sub>2</sub>O</b>", "unbelievable H2O"),
+        ("a\n  <b> b </b>  c", "a b c"),
+        ("<table><tr><td>a</td><td>b</td></tr><tr><td>c</td></tr></table>", "a b\nc"),
+        ("<p>x</p> <p> y </p>", "x\ny"),
+        (
+            "<pre>def f():\n    if x:\n        return 1</pre>z",
+            "def f():\n    if x:\n        return 1\nz",
+        ),
+    ] {
+        assert_eq!(text(html), expected, "{html}");
+    }
+    let html = "<svg><title>icon</title></svg><h1>One<br>Two</h1><template><h2>no</h2></template>";
+    let html = parsed(html.as_bytes(), "text/html");
+    assert_eq!(html["headings"], json!([{"level": 1, "text": "One Two"}]));
+    assert!(html["metadata"].get("title").is_none());
+}
+
+#[test]
 fn a_small_pdf_is_read() {
     let pdf = b"%PDF-1.4\n1 0 obj<</Type/Catalog/Pages 2 0 R>>endobj\n2 0 obj<</Type/Pages/Kids[3 0 R]/Count 1>>endobj\n3 0 obj<</Type/Page/Parent 2 0 R/Contents 4 0 R/Resources<</Font<</F1 5 0 R>>>>>>endobj\n4 0 obj<</Length 44>>stream\nBT /F1 12 Tf 10 10 Td (Hello World) Tj ET   \nendstream endobj\n5 0 obj<</Type/Font/Subtype/Type1/BaseFont/Helvetica/Encoding/WinAnsiEncoding>>endobj\ntrailer<</Root 1 0 R/Size 6>>\n";
     match parse(pdf, "application/pdf") {
