@@ -1,10 +1,11 @@
 //! The authorizer, which alone creates accesses and permits.
 //!
-//! The steps run in a fixed order, and the first denial decides. A decision is never a `bool`, and no
-//! default allows a call. An error inside an engine is a denial.
+//! The steps run in a fixed order, and the first denial decides. A decision is never a `bool`. An error inside an engine
+//! is a denial. Without switches no tool can be called.
 //!
 //! Path: 3, 5. Doc: policy.md#steps
 
+mod access;
 mod judgement;
 
 use std::sync::{Arc, LazyLock};
@@ -13,13 +14,14 @@ use data_encoding::HEXLOWER;
 use sha2::{Digest, Sha256};
 use toolbooth_contracts::contract::ToolContract;
 use toolbooth_contracts::history::{DeclaredWindow, History};
-use toolbooth_contracts::id::ToolId;
 use toolbooth_contracts::json::canonical;
 use toolbooth_contracts::trust::TrustLevels;
 use toolbooth_contracts::{Caller, CallerKind, ErrorCode};
 
+pub use self::access::Access;
 pub use self::judgement::RuleFit;
 pub(crate) use self::judgement::{Judged, caught};
+
 use crate::caller::{Budget, CallerRights};
 use crate::caller_sets::CallerSets;
 use crate::denial::{Denial, DenialRule};
@@ -40,34 +42,6 @@ pub enum ToolStatus {
     Quarantined(String),
     /// An operator paused the tool.
     Paused,
-}
-
-/// The access of a caller to a tool that it may see and that is active. The permissions are judged
-/// later, with the final arguments. Only [`Authorizer::access`] creates one.
-#[derive(Debug)]
-#[must_use]
-pub struct Access {
-    missing: Vec<String>,
-    caller: Caller,
-    tool_id: ToolId,
-    /// The document of the policy that granted it.
-    document: Arc<str>,
-}
-
-impl Access {
-    /// Whether the caller has every permission that the tool needs. [`Authorizer::authorize`] reports
-    /// the missing ones.
-    #[must_use]
-    pub fn has_permissions(&self) -> bool {
-        self.missing.is_empty()
-    }
-
-    /// Returns the denial for missing permissions, if there are any.
-    pub(crate) fn lacking(&self) -> Option<Denial> {
-        let reason = || format!("missing permissions: {}", self.missing.join(", "));
-        let denial = || Denial::new(ErrorCode::PolicyDenied, DenialRule::Permissions, reason());
-        (!self.missing.is_empty()).then(|| Denial { missing: self.missing.clone(), ..denial() })
-    }
 }
 
 /// An authorizer that judges calls by flags, tool sets, whitelist, status, permissions, rules and
@@ -100,7 +74,9 @@ impl std::fmt::Debug for Authorizer {
 }
 
 impl Authorizer {
-    /// Creates an authorizer in which `local` has all rights on everything that is registered.
+    /// Creates an authorizer in which `local` and `operator` have all rights on everything that is registered, and other
+    /// callers none. Its whitelist allows every tool; [`Authorizer::with_whitelist`] holds only with
+    /// [`FeatureFlags::tools_policy`].
     #[must_use]
     pub fn new(flags: FeatureFlags) -> Self {
         Self {
@@ -342,10 +318,7 @@ impl Authorizer {
         call: &AskedCall<'_>,
         trace: Option<&mut Vec<String>>,
     ) -> Result<Permit, Denial> {
-        let is_own = access.caller == *call.caller
-            && access.tool_id == call.contract.tool_id
-            && Arc::ptr_eq(&access.document, &self.document);
-        if !is_own {
+        if !access.is_of(call, &self.document) {
             let error = EngineError("the access is that of another call".to_owned());
             return Err(Denial::of_engine(error));
         }

@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::SettingError;
 
-/// The two switches. Both are off by default.
+/// The two switches. Both are off by default: tools cannot be called. [`FeatureFlags::ON`] allows calls and enforces the
+/// whitelist; `mcp_tools` alone allows calls and enforces none.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FeatureFlags {
     /// Whether tools may be called.

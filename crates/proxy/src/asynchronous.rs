@@ -12,7 +12,6 @@ use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use toolbooth_audit::queue::{CallQueue, DELIVERIES_MAX, Enqueued, Heartbeat, QueuedCall};
-use toolbooth_audit::reads::ReceiptFilter;
 use toolbooth_audit::{LedgerError, LedgerReads};
 use toolbooth_contracts::conversation::Progress;
 use toolbooth_contracts::receipt::ClaimState;
@@ -24,6 +23,7 @@ use crate::deliveries::Deliveries;
 use crate::error::KeyRefusal;
 use crate::path::{self, CallOptions, DedupKey};
 use crate::proxy::ToolProxy;
+use crate::redelivered;
 use crate::worker_place::{WorkerPlace, WorkerPlaces};
 
 /// How often the queue is asked for calls that other processes have submitted.
@@ -278,7 +278,7 @@ impl AsyncCalls {
                     tokio::time::sleep(HEARTBEAT_EVERY).await;
                     return self.put_back(&call).await;
                 }
-                own_doubt(result, &call)
+                redelivered::own_doubt(result, &call)
             }
             Err(error) => {
                 tracing::error!(call.id = call_id, %error, "a queued call cannot be read");
@@ -354,7 +354,10 @@ impl AsyncCalls {
             tokio::select! {
                 walked = &mut running => {
                     let result = walked.result;
-                    return if is_refused { self.with_receipt(result, call).await } else { result };
+                    if !is_refused {
+                        return result;
+                    }
+                    return redelivered::with_receipt(&*self.reads, result, call).await;
                 }
                 Ok(newest) = counterpart.progress.recv() => progress = Some(newest),
                 _ = heartbeat_timer.tick() => {
@@ -372,43 +375,6 @@ impl AsyncCalls {
             }
         }
     }
-}
-
-impl AsyncCalls {
-    /// Adds to the refusal of a call that was delivered before what is known of its claim.
-    async fn with_receipt(&self, result: ToolResult, call: &QueuedCall) -> ToolResult {
-        if call.deliveries <= 1 {
-            return result;
-        }
-        let filter = ReceiptFilter {
-            call: Some(call.call_id.clone()),
-            caller: Some(call.caller.clone()),
-            limit: 1,
-            ..ReceiptFilter::default()
-        };
-        match self.reads.receipts(filter).await {
-            Ok(receipts) if receipts.found.is_empty() && receipts.damaged.is_empty() => result,
-            Ok(receipts) => {
-                let receipt = receipts.found.into_iter().next();
-                let effect = receipt.as_ref().map_or(Effect::Unknown, |receipt| receipt.effect);
-                let receipt_id = receipt.map(|receipt| receipt.receipt_id);
-                ToolResult { effect, receipt_id, ..result }
-            }
-            Err(error) => {
-                tracing::warn!(%error, "the claim of a queued call is not known");
-                ToolResult { effect: Effect::Unknown, ..result }
-            }
-        }
-    }
-}
-
-/// Marks the effect of a redelivered call as unknown, if it finds a claim with an unknown outcome. The
-/// claim is its own: the tool was dispatched before.
-fn own_doubt(result: ToolResult, call: &QueuedCall) -> ToolResult {
-    let doubt = result.error.as_ref().filter(|error| error.code == ErrorCode::CallInDoubt);
-    let Some(error) = doubt.filter(|_| call.deliveries > 1) else { return result };
-    let receipt_id = error.details.get("receiptId").and_then(Value::as_str).map(str::to_owned);
-    ToolResult { effect: Effect::Unknown, receipt_id, ..result }
 }
 
 fn failed(call_id: &str, code: ErrorCode) -> ToolResult {

@@ -23,6 +23,7 @@ mod pins;
 mod plan;
 mod port;
 mod proxy;
+mod redelivered;
 mod refusal_limits;
 mod requests;
 mod server_error;

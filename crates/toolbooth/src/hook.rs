@@ -73,7 +73,7 @@ pub(crate) fn answer(limit: Duration) -> ExitCode {
     // Two clients run a tool that is blocked without a reason.
     let is_empty = reason.trim().is_empty();
     let told = if is_empty { "Toolbooth denied this call.".to_owned() } else { reason };
-    // Printing panics where standard error is closed, and waits for good where it is a pipe that nobody reads.
+    // Printing panics where standard error is closed, and waits for good where it is a full pipe.
     let _ = in_background(Instant::now() + GRACE, move || {
         let _ = std::panic::catch_unwind(|| crate::notice(&told));
     });

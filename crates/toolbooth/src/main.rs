@@ -15,6 +15,7 @@ mod files;
 mod hook;
 mod import;
 mod issuers;
+mod kept_checkpoints;
 mod notify;
 mod offline;
 mod openapi_file;

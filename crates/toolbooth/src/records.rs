@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use secrecy::{ExposeSecret, SecretString};
 use toolbooth_adapters::secrets;
-use toolbooth_audit::checkpoint::{self, Checkpoint, Due};
+use toolbooth_audit::checkpoint::{Checkpoint, Due};
 use toolbooth_audit::ledger::Moment;
 use toolbooth_audit::memory::MemoryLedger;
 use toolbooth_audit::note::Signer;
@@ -330,12 +330,6 @@ fn folder_reads(folder: &Path) -> Result<Option<Arc<dyn LedgerReads>>, Failure> 
     Ok(Some(Arc::new(reads)))
 }
 
-/// Returns the newest checkpoints in the data folder, for verification; none without their file.
-pub(crate) fn kept_notes(loaded: &Loaded) -> Vec<String> {
-    let text = std::fs::read(loaded.data.join("checkpoint.note")).unwrap_or_default();
-    checkpoint::notes(&String::from_utf8_lossy(&text))
-}
-
 /// Returns the public key of this gateway, if it has signed or is configured to sign.
 pub(crate) async fn own_key(loaded: &Loaded) -> Result<Option<String>, Failure> {
     if let Some(signer) = signer(loaded).await? {
@@ -348,24 +342,6 @@ pub(crate) async fn own_key(loaded: &Loaded) -> Result<Option<String>, Failure> 
         StoreFolder::create(&loaded.data).map_err(|error| Failure::store(with_causes(&error)))?;
     let signer = folder.signer().map_err(|error| Failure::store(with_causes(&error)))?;
     Ok(Some(signer.verifier().to_string()))
-}
-
-/// Whether the store lacks a checkpoint in the data folder.
-pub(crate) async fn is_rolled_back(loaded: &Loaded) -> Result<bool, Failure> {
-    let is_there = loaded.data.join("checkpoint.note").exists();
-    let notes = kept_notes(loaded);
-    let kept = notes.iter().map(|note| Checkpoint::of_note(note));
-    // With a damaged checkpoint file, the state of the store is unknown, so it counts as rolled back.
-    let Ok(kept) = kept.collect::<Result<Vec<_>, _>>() else { return Ok(true) };
-    if kept.is_empty() {
-        return Ok(is_there);
-    }
-    let Some(reads) = reads(loaded, None).await? else { return Ok(true) };
-    let heads = reads.heads().await.map_err(|error| Failure::store(error.to_string()))?;
-    let has = |kept: &Checkpoint| {
-        heads.iter().any(|head| head.writer == kept.writer && head.size >= kept.size)
-    };
-    Ok(!kept.iter().all(has))
 }
 
 /// Returns the operator: a user who can read the data folder is the operator.

@@ -1,6 +1,6 @@
 //! Reads values into types that do not expect every form of a number.
 //!
-//! Doc: contract.md#arguments
+//! Doc: contract.md#json-safe
 
 use serde::de::DeserializeOwned;
 use serde_json::{Number, Value};

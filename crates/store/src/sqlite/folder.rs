@@ -11,7 +11,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use data_encoding::{HEXLOWER, HEXLOWER_PERMISSIVE};
-use toolbooth_audit::checkpoint::{self, Checkpoint};
 use toolbooth_audit::digest::{Digester, KEY_BYTES};
 use toolbooth_audit::note::Signer;
 
@@ -28,11 +27,7 @@ const OPERATOR_KEY_START: &str = "tbo_";
 const OPERATOR_KEY_BYTES_MIN: usize = 36;
 /// The file of the newest checkpoint. A database that was restored to an earlier state does not
 /// have that checkpoint.
-const CHECKPOINT: &str = "checkpoint.note";
-/// Locked while the file of checkpoints is changed.
-const LOCK: &str = "checkpoint.lock";
-/// Logs whose newest checkpoints are kept: those that wrote last.
-const CHECKPOINTS_MAX: usize = 32;
+pub(super) const CHECKPOINT: &str = "checkpoint.note";
 /// The last check that the database has passed.
 const LAST_CHECK: &str = "last-check";
 const WRITERS: &str = "writers";
@@ -43,7 +38,7 @@ const YOUNG: Duration = Duration::from_secs(3600);
 
 /// The folder of a store.
 #[derive(Debug, Clone)]
-pub struct StoreFolder(PathBuf);
+pub struct StoreFolder(pub(super) PathBuf);
 
 impl StoreFolder {
     /// Returns the folder at `path`, whether or not it exists.
@@ -93,7 +88,7 @@ impl StoreFolder {
         Ok(())
     }
 
-    fn error(path: &Path, source: std::io::Error) -> OpenError {
+    pub(super) fn error(path: &Path, source: std::io::Error) -> OpenError {
         OpenError::Folder { path: path.display().to_string(), source }
     }
 
@@ -136,7 +131,7 @@ impl StoreFolder {
     }
 
     /// Returns a path for a temporary file, unique per process and call.
-    fn draft(&self, name: &str) -> PathBuf {
+    pub(super) fn draft(&self, name: &str) -> PathBuf {
         static DRAFTS: AtomicU64 = AtomicU64::new(0);
         let draft = DRAFTS.fetch_add(1, Ordering::Relaxed);
         self.0.join(format!("{name}.{}-{draft}.draft", std::process::id()))
@@ -276,86 +271,6 @@ impl StoreFolder {
         let _ = std::fs::remove_file(self.0.join(LAST_CHECK));
     }
 
-    /// Returns the newest checkpoints of the logs that wrote last, which are stored next to the database, the newest
-    /// last; none without the file.
-    ///
-    /// # Errors
-    /// [`OpenError::Folder`]; [`OpenError::Note`] if the file contains anything else, or nothing.
-    pub fn kept_checkpoints(&self) -> Result<Vec<Checkpoint>, OpenError> {
-        let path = self.0.join(CHECKPOINT);
-        let text = match std::fs::read(&path) {
-            Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(source) => return Err(Self::error(&path, source)),
-        };
-        let what = if text.is_empty() { "is empty" } else { "is no signed checkpoint" };
-        let unreadable = || OpenError::Note { path: path.display().to_string(), what };
-        let notes = checkpoint::notes(&text);
-        if notes.is_empty() {
-            return Err(unreadable());
-        }
-        notes.iter().map(|note| Checkpoint::of_note(note).map_err(|_| unreadable())).collect()
-    }
-
-    /// Writes a checkpoint next to the database, in place of an earlier one of its log, atomically and with fsync.
-    /// Those of other logs stay: one that is written later can cover fewer events of the store.
-    ///
-    /// # Errors
-    /// [`OpenError::Folder`].
-    pub fn keep_checkpoint(&self, note: &str) -> Result<(), OpenError> {
-        let writer = Checkpoint::of_note(note).ok().map(|checkpoint| checkpoint.writer);
-        self.change_checkpoints(|kept| {
-            kept.retain(|(other, _)| Some(other) != writer.as_ref());
-            kept.extend(writer.map(|writer| (writer, note.to_owned())));
-        })
-    }
-
-    /// Removes the checkpoints of these writers, or all.
-    ///
-    /// # Errors
-    /// [`OpenError::Folder`].
-    pub fn forget_checkpoints(&self, writers: Option<&[String]>) -> Result<(), OpenError> {
-        self.change_checkpoints(|kept| match writers {
-            Some(writers) => kept.retain(|(writer, _)| !writers.contains(writer)),
-            None => kept.clear(),
-        })
-    }
-
-    /// Changes the checkpoints, each with its writer. What cannot be read is left out.
-    fn change_checkpoints(
-        &self,
-        change: impl FnOnce(&mut Vec<(String, String)>),
-    ) -> Result<(), OpenError> {
-        let path = self.0.join(CHECKPOINT);
-        let write = || {
-            let lock =
-                private().create(true).truncate(false).write(true).open(self.0.join(LOCK))?;
-            // Several processes keep theirs in one file.
-            lock.lock()?;
-            let text = std::fs::read(&path).unwrap_or_default();
-            let notes = checkpoint::notes(&String::from_utf8_lossy(&text)).into_iter();
-            let named = |note: String| Some((Checkpoint::of_note(&note).ok()?.writer, note));
-            let mut kept: Vec<(String, String)> = notes.filter_map(named).collect();
-            change(&mut kept);
-            let newest = kept.split_off(kept.len().saturating_sub(CHECKPOINTS_MAX));
-            if newest.is_empty() {
-                return match std::fs::remove_file(&path) {
-                    Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
-                    _ => Ok(()),
-                };
-            }
-            let notes: Vec<String> = newest.into_iter().map(|(_, note)| note).collect();
-            let draft = self.draft(CHECKPOINT);
-            let mut file = private().create(true).truncate(true).write(true).open(&draft)?;
-            file.write_all(notes.join("\n").as_bytes())?;
-            file.sync_all()?;
-            std::fs::rename(&draft, &path)?;
-            // The rename survives a power loss only once the folder is synced.
-            File::open(&self.0)?.sync_all()
-        };
-        write().map_err(|source| Self::error(&path, source))
-    }
-
     /// Removes the lock files of dead writers; a missing file also marks a dead writer. Files with
     /// a lock that cannot be tested stay.
     pub(super) fn sweep_locks(&self) {
@@ -446,7 +361,7 @@ fn is_same(named: &Metadata, opened: &File) -> bool {
     opened.metadata().is_ok_and(|own| (own.dev(), own.ino()) == (named.dev(), named.ino()))
 }
 
-fn private() -> OpenOptions {
+pub(super) fn private() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.mode(0o600);
     options

@@ -8,6 +8,7 @@ mod compact;
 mod connection;
 mod error;
 mod folder;
+mod kept_checkpoints;
 mod load;
 mod log_pages;
 mod maintenance;

@@ -354,7 +354,7 @@ async fn store(loaded: &Loaded, checks: &mut Vec<Check>) {
             return;
         }
     };
-    match crate::records::is_rolled_back(loaded).await {
+    match crate::kept_checkpoints::is_rolled_back(loaded).await {
         Ok(true) => {
             let message = "the records are older than their newest checkpoint; no call is taken";
             let remedy = "if they were put back on purpose: `toolbooth audit accept-restore`";
@@ -386,7 +386,7 @@ async fn store(loaded: &Loaded, checks: &mut Vec<Check>) {
             return;
         }
     };
-    if crate::records::kept_notes(loaded).is_empty() {
+    if crate::kept_checkpoints::kept_notes(loaded).is_empty() {
         checks.push(bad(
             "checkpoint",
             "warning",

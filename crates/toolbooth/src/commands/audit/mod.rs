@@ -122,7 +122,7 @@ pub(super) async fn audit(loaded: Trusted, command: Audit) -> Result<bool, Failu
                 None => Vec::new(),
             };
             if store.is_none() && file.is_none() {
-                notes.extend(records::kept_notes(&loaded));
+                notes.extend(crate::kept_checkpoints::kept_notes(&loaded));
             }
             let pins = match (&store, &file) {
                 (None, None) => recorded_pins(&loaded)?,
@@ -130,7 +130,7 @@ pub(super) async fn audit(loaded: Trusted, command: Audit) -> Result<bool, Failu
             };
             let is_own = store.is_none() && file.is_none();
             let mut lacks_key = None;
-            if is_own && records::kept_notes(&loaded).is_empty() {
+            if is_own && crate::kept_checkpoints::kept_notes(&loaded).is_empty() {
                 crate::notice(NO_CHECKPOINT);
             }
             let mut known = TrustAnchors { keys, notes, digester: None, pins };
@@ -205,7 +205,7 @@ pub(super) async fn audit(loaded: Trusted, command: Audit) -> Result<bool, Failu
             Ok(true)
         }
         Audit::AcceptRestore { anyway, shown } => {
-            if !anyway && !records::is_rolled_back(&loaded).await? {
+            if !anyway && !crate::kept_checkpoints::is_rolled_back(&loaded).await? {
                 return Err(Failure::new(
                     FAILED,
                     "nothing-to-accept",
