@@ -116,8 +116,9 @@ async fn a_log_that_was_rewritten_whole_is_found_by_its_checkpoint() {
     });
     // The same calls under another clock: a valid log, but not the signed one.
     let ledger = MemoryLedger::new("w", &[1; 32], &moment(7));
-    for _ in 0..20 {
-        let claimed = ledger.claim(request("x", IdempotencyMode::None, &[], "args")).await;
+    for n in 0..20 {
+        let call = format!("x{n}");
+        let claimed = ledger.claim(request(&call, IdempotencyMode::None, &[], "args")).await;
         drop(claimed.unwrap());
     }
     let known = TrustAnchors { notes: vec![note.unwrap()], ..TrustAnchors::default() };

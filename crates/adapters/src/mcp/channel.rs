@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use http::HeaderMap;
 use serde_json::{Map, Value};
 use tokio::sync::watch;
@@ -272,10 +273,13 @@ impl Channel {
             }
             std::future::pending::<()>().await;
         };
+        tokio::pin!(acknowledging);
         tokio::select! {
             biased;
-            () = acknowledging => Fault::Timeout,
+            () = &mut acknowledging => Fault::Timeout,
             posted = self.line.exchange(&mut ticket, &request, &meta, &self.speech, headers) => {
+                // A server that accepts and ends in one piece has accepted.
+                let _ = acknowledging.now_or_never();
                 match posted.answered {
                     Ok(_) => Fault::Lost("the server ended the subscription".to_owned()),
                     Err(fault) => fault,
