@@ -9,9 +9,10 @@ mod params;
 mod write;
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 
 use bytes::Bytes;
-use serde::de::{Error as _, MapAccess};
+use serde::de::{Error as _, IgnoredAny, MapAccess};
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -232,6 +233,10 @@ fn message(text: &str) -> Result<Message, Fault> {
     }
     let params = envelope.params.filter(|raw| raw.get() != "null");
     let params = params.map(|raw| Params::Whole(raw.to_owned())).unwrap_or_default();
+    if let Some(name) = envelope.params.and_then(doubled) {
+        let message = format!("`params` has the member `{}` twice", name.escape_debug());
+        return Err(Fault { id, error: RpcError::invalid_params(message) });
+    }
     match (envelope.method, envelope.id) {
         (Some(method), Some(_)) => match id {
             None => Err(Fault::invalid(
@@ -252,6 +257,33 @@ fn message(text: &str) -> Result<Message, Fault> {
         }
         (None, _) => Err(Fault::invalid(id, no_message)),
     }
+}
+
+/// Returns the first member that an object has twice: two readers could take different ones.
+fn doubled(object: &RawValue) -> Option<String> {
+    struct Names(Option<String>);
+    impl<'de> Deserialize<'de> for Names {
+        fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+            struct Visitor;
+            impl<'de> serde::de::Visitor<'de> for Visitor {
+                type Value = Names;
+                fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                    f.write_str("an object")
+                }
+                fn visit_map<A: MapAccess<'de>>(self, mut all: A) -> Result<Names, A::Error> {
+                    let (mut known, mut doubled) = (HashSet::new(), None);
+                    while let Some((name, _)) = all.next_entry::<String, IgnoredAny>()? {
+                        if !known.insert(name.clone()) {
+                            doubled.get_or_insert(name);
+                        }
+                    }
+                    Ok(Names(doubled))
+                }
+            }
+            from.deserialize_map(Visitor)
+        }
+    }
+    serde_json::from_str::<Names>(object.get()).ok()?.0
 }
 
 fn is_object(params: &Params) -> bool {

@@ -21,8 +21,7 @@ const META_BYTES_MAX: usize = 64 << 10;
 pub(in crate::mcp) enum Params {
     /// The members of an object, each name once.
     Members(Vec<(String, Box<RawValue>)>),
-    /// Other parameters: not an object, with a repeated member, or with more members than
-    /// `MEMBERS_MAX`.
+    /// Other parameters: not an object, or with more members than `MEMBERS_MAX`.
     Whole(Box<RawValue>),
 }
 
@@ -137,7 +136,10 @@ impl<'de> Deserialize<'de> for MetaMembers {
                         return Err(A::Error::custom(sentence));
                     }
                     let value = serde_json::from_str(raw.get()).map_err(A::Error::custom)?;
-                    known.insert(key.into_owned(), value);
+                    let twice = format!("`_meta` has the member `{}` twice", key.escape_debug());
+                    if known.insert(key.into_owned(), value).is_some() {
+                        return Err(A::Error::custom(twice));
+                    }
                 }
                 Ok(MetaMembers(known))
             }

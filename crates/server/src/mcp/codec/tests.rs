@@ -18,8 +18,12 @@ fn requests_keep_their_parameters_as_they_came() {
     assert_eq!(read.id.as_json(), r#""a""#);
     assert_eq!(read.params.clone().take("x").unwrap().get(), "1e2");
     assert_eq!(read.params.member::<f64>("x").unwrap(), Some(100.0));
-    let twice = request(r#"{"jsonrpc":"2.0","id":1,"method":"m","params":{"x":1,"x":2}}"#);
-    assert!(matches!(twice.params, Params::Whole(_)));
+    let twice = br#"{"jsonrpc":"2.0","id":1,"method":"m","params":{"x":1,"\u0078":2}}"#;
+    assert_eq!(fault(twice), (Some("1".into()), -32_602));
+    let many: Vec<String> = (0..40).map(|n| format!("\"m{n}\":{n}")).collect();
+    let many =
+        format!(r#"{{"jsonrpc":"2.0","id":1,"method":"m","params":{{{}}}}}"#, many.join(","));
+    assert!(matches!(request(&many).params, Params::Whole(_)));
     assert_eq!(request(r#"{"jsonrpc":"2.0","id":"\u0061","method":"m"}"#).id, read.id);
     let empty = request(r#"{"jsonrpc":"2.0","id":-7,"method":"m","params":null}"#);
     assert!(empty.params.meta().unwrap().is_empty());
@@ -35,6 +39,8 @@ fn of_meta_only_what_is_known_is_read() {
     assert_eq!(meta.len(), 2);
     let large = text.replace(r#""x":"#, r#""toolbooth/x":"#);
     assert_eq!(request(&large).params.meta().unwrap_err().code, -32_602);
+    let twice = text.replace(r#""progressToken":7"#, r#""toolbooth/callId":"d""#);
+    assert_eq!(request(&twice).params.meta().unwrap_err().code, -32_602);
     let odd = r#"{"jsonrpc":"2.0","id":1,"method":"m","params":{"_meta":[]}}"#;
     assert_eq!(request(odd).params.meta().unwrap_err().code, -32_602);
 }
