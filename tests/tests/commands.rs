@@ -30,6 +30,55 @@ fn doctor_finds_what_no_gateway_starts_with_and_names_of_no_tool() {
 }
 
 #[test]
+fn a_decision_is_refused_where_it_would_reach_no_gateway() {
+    let place = Place::new();
+    place.write("toolbooth.toml", "[store]\ndurability = \"memory\"\n");
+    for command in [&["pause"][..], &["resume"], &["keys", "create", "ci"], &["worker"]] {
+        let output = place.run(command);
+        assert_eq!(output.status.code(), Some(2), "{command:?}");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(said.contains("store.durability"), "{command:?}: {said}");
+    }
+}
+
+#[test]
+fn the_id_of_a_call_finds_its_receipt() {
+    let place = Place::new();
+    let call = |id: &str| {
+        let arguments = ["call", "calculator", "--args", r#"{"expression":"1"}"#, "--call-id", id];
+        place.json(&arguments).0["receiptId"].clone()
+    };
+    let (a, run_1, run_10) = (call("a"), call("run-1"), call("run-10"));
+    for (given, expected) in [("a", &a), ("run-1", &run_1), ("run-10", &run_10)] {
+        let (receipt, exit) = place.json(&["receipts", "show", given]);
+        assert_eq!((exit, &receipt["receiptId"]), (0, expected), "{given}");
+    }
+    assert_eq!(place.json(&["receipts", "show", "run"]).1, 1, "too short for a prefix");
+    assert_eq!(place.json(&["receipts", "show", "run-"]).1, 2, "two of them");
+}
+
+#[test]
+fn an_exported_name_can_be_called() {
+    let place = Place::new();
+    let entry = |id: &str| {
+        json!({"name": id, "description": "Says its id.", "execution": {"localRuntimeId": "say"},
+            "input_schema": {"type": "object"}, "output_schema": {}, "permissions": []})
+    };
+    let tools = json!({"version": "1.0.0", "tools": [entry("db.read"), entry("db_write")]});
+    place.write("registry.json", &tools.to_string());
+    place.write(
+        "toolbooth.toml",
+        "registry = \"registry.json\"\n[runtimes.say]\nkind = \"command\"\ncommand = [\"echo\", \"said\"]\n",
+    );
+    let gateway = place.serve();
+    for (name, id) in [("db_read", "db.read"), ("db.read", "db.read"), ("db_write", "db_write")] {
+        let body = json!({"toolId": name, "args": {}}).to_string();
+        let (status, answer) = gateway.post("/v1/calls", &body);
+        assert_eq!((status, &answer["toolId"]), (200, &json!(id)), "{name}: {answer}");
+    }
+}
+
+#[test]
 fn records_are_shown_in_every_form() {
     let place = Place::new();
     let (result, _) = place.json(&[
