@@ -23,7 +23,32 @@ use crate::json::{JsonFault, JsonText};
 use crate::payload::Payload;
 pub use crate::upstream::{Ask, CompletionReference, Notice, Upstream};
 
-/// The input of an executor: one call that has been guarded, authorized and claimed.
+/// The input of an executor: one call that has been guarded, authorized and claimed. Its arguments cannot be made from text
+/// or a value outside of a guard.
+///
+/// ```
+/// use toolbooth_contracts::Dispatch;
+///
+/// fn again(dispatch: &Dispatch) -> Dispatch {
+///     Dispatch { arguments: dispatch.arguments.clone(), ..dispatch.clone() }
+/// }
+/// ```
+///
+/// ```compile_fail
+/// use toolbooth_contracts::Dispatch;
+///
+/// fn forged(dispatch: &Dispatch) -> Dispatch {
+///     Dispatch { arguments: serde_json::json!({}), ..dispatch.clone() }
+/// }
+/// ```
+///
+/// ```compile_fail
+/// use toolbooth_contracts::Dispatch;
+///
+/// fn forged(dispatch: &Dispatch) -> Dispatch {
+///     Dispatch { arguments: "{}".to_owned().into(), ..dispatch.clone() }
+/// }
+/// ```
 #[derive(Debug, Clone)]
 pub struct Dispatch {
     /// The tool.

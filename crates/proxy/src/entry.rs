@@ -45,9 +45,15 @@ pub(crate) struct Entered<A> {
     pub(crate) toolset: Option<Arc<str>>,
     /// The requested operation.
     pub(crate) asked: A,
+    _stage: (),
 }
 
 impl<A> Entered<A> {
+    /// Returns the call with the slot that it holds again, after it has waited.
+    pub(crate) fn with_slot(self, slot: OwnedSemaphorePermit) -> Self {
+        Self { slot: Some(slot), ..self }
+    }
+
     /// Returns how long the caller still waits, if it set a deadline.
     pub(crate) fn time_left(&self, state: &ProxyState) -> Option<Duration> {
         self.deadline.map(|at| at.saturating_sub(state.parts.clock.monotonic()))
@@ -202,7 +208,7 @@ pub(crate) fn enter<A>(
             );
         }
     };
-    Ok(Entered { trail, slot, conversation, deadline, toolset, asked })
+    Ok(Entered { trail, slot, conversation, deadline, toolset, asked, _stage: () })
 }
 
 /// Returns the first name from the agent's context that is too long to be stored.

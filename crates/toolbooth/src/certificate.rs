@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::signal::unix::{SignalKind, signal};
+use toolbooth_contracts::causes::with_causes;
 use toolbooth_server::http::Tls;
 
 use crate::config::Loaded;
@@ -100,7 +101,7 @@ impl Certificate {
     fn replace(&self) {
         let replaced =
             self.files.read().map_err(|failure| failure.message).and_then(|(cert, key)| {
-                self.tls.replace(&cert, &key).map_err(|error| error.to_string())
+                self.tls.replace(&cert, &key).map_err(|error| with_causes(&error))
             });
         match replaced {
             Ok(()) => tracing::info!("the certificate is read"),

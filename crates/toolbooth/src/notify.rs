@@ -92,8 +92,8 @@ impl Target {
             // The look-up can be slow.
             let found =
                 tokio::task::spawn_blocking(move || Ok((url.resolve()?, secret.resolve()?)));
-            let found: Result<_, SecretError> = found.await.map_err(|error| error.to_string())?;
-            let (url, secret) = found.map_err(|error| error.to_string())?;
+            let found: Result<_, SecretError> = found.await.map_err(|error| with_causes(&error))?;
+            let (url, secret) = found.map_err(|error| with_causes(&error))?;
             let is_http = |url: &url::Url| matches!(url.scheme(), "http" | "https");
             let parsed = url::Url::parse(url.expose_secret()).ok().filter(is_http);
             let parsed = parsed.ok_or_else(|| "`url` is no URL of HTTP".to_owned())?;
@@ -261,7 +261,7 @@ async fn attempt(target: &Target, id: &str, document: &str) -> Result<(), String
             let bounds = Bounds { timeout: Some(TIMEOUT), ..Bounds::free(OUTPUT_BYTES_MAX) };
             let (conversation, _cancel) = Conversation::detached();
             let run = process::run(launcher, line, input, bounds, &conversation).await;
-            let finished = run.map_err(|error| error.to_string())?;
+            let finished = run.map_err(|error| with_causes(&error))?;
             match finished.ended {
                 ProgramEnd::Exit(0) => Ok(()),
                 ended => Err(format!("`{}` ends: {ended:?}", line.shown())),

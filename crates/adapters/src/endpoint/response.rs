@@ -9,7 +9,7 @@ use futures_util::StreamExt;
 use http::StatusCode;
 use http::header::CONTENT_TYPE;
 use serde_json::Value;
-use toolbooth_contracts::causes::causes;
+use toolbooth_contracts::causes::{causes, with_causes};
 use toolbooth_contracts::json::{JsonText, parse};
 use toolbooth_contracts::port::ExecutionError;
 use toolbooth_contracts::{Effect, ErrorCode, Payload, ToolOutput};
@@ -103,7 +103,7 @@ impl Endpoint {
         let fine = status.as_u16() < 400;
         let most = if fine { self.settings.response_bytes_max } else { FAILURE_BYTES_MAX };
         let (bytes, whole) = body(response, most).await.map_err(|error| {
-            let internal = format!("the response broke off: {error}");
+            let internal = format!("the response broke off: {}", with_causes(&error));
             if error.is_timeout() {
                 let (code, effect) = (ErrorCode::Timeout, Effect::Unknown);
                 return ExecutionError { code, effect, safe: None, internal };

@@ -181,7 +181,7 @@ impl Unapproved {
                 // What is in force now judges it, and may do so before its arguments count.
                 entered.trail.judged = None;
                 entered.trail.decision = None;
-                Ok(Entered { slot: Some(slot), ..entered })
+                Ok(entered.with_slot(slot))
             }
             Err(code) => {
                 let refused = Refused::new(entered.trail, code);

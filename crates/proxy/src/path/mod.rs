@@ -1,7 +1,8 @@
 //! The call path, stage by stage, from top to bottom.
 //!
-//! Each stage accepts the result of the one before by value, and returns a result that only it can
-//! construct. Skipping or reordering a stage therefore does not compile. Up to the claim, a call waits
+//! Each stage accepts the result of the one before by value, and returns a result that only its own module can
+//! construct, by a private member: `Entered`, `SourceVerified`, `Resolved`, `Guarded`, `Authorized`, `ClaimedCall`,
+//! `Executed`, `Screened`. Skipping or reordering a stage therefore does not compile. Up to the claim, a call waits
 //! only for the source, a duplicate and an approval, and an error means that the call did nothing. From
 //! dispatch on, an error is an outcome, not an early return.
 //!

@@ -44,6 +44,7 @@ pub(super) struct Screened {
     pub(super) internal: Option<String>,
     pub(super) sandbox: Option<AppliedSandbox>,
     pub(super) execute_ms: f64,
+    _stage: (),
 }
 
 impl Screened {
@@ -71,6 +72,7 @@ pub(super) fn screen(state: &ProxyState, executed: Executed) -> Screened {
         internal: None,
         sandbox: None,
         execute_ms,
+        _stage: (),
     };
     let wanted = screened.tool.contract().sandbox.as_ref();
     let best_effort = wanted.is_some_and(|profile| profile.enforce == Enforce::BestEffort);

@@ -82,6 +82,7 @@ fn settlement(state: &ProxyState, screened: Screened) -> (Arc<Settlement>, ToolR
         internal,
         sandbox,
         execute_ms,
+        ..
     } = screened;
     let duration_ms = trail.duration_ms(state);
     let at = state.parts.clock.now();
