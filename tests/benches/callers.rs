@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 use toolbooth_tests::issuer::Issuer;
-use toolbooth_tests::{Gateway, Place, read_answer};
+use toolbooth_tests::{Place, RunningGateway, read_answer};
 
 const ROUNDS: usize = 9;
 const CALLS: usize = 3_000;
@@ -25,7 +25,12 @@ struct Connection {
 }
 
 impl Connection {
-    fn new(gateway: &Gateway, token: Option<&str>, tool: &str, status: &'static str) -> Self {
+    fn new(
+        gateway: &RunningGateway,
+        token: Option<&str>,
+        tool: &str,
+        status: &'static str,
+    ) -> Self {
         let address = &gateway.address;
         let stream = TcpStream::connect(address).unwrap();
         stream.set_nodelay(true).unwrap();

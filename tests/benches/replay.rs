@@ -9,7 +9,7 @@ use std::net::TcpStream;
 use std::time::Instant;
 
 use serde_json::json;
-use toolbooth_tests::{Gateway, Place, read_answer};
+use toolbooth_tests::{Place, RunningGateway, read_answer};
 
 const CALLS: usize = 100_000;
 const CLIENTS: usize = 32;
@@ -23,7 +23,7 @@ const STRICTER: &str = "\
 when { context.args.expression like \"*9\" };
 ";
 
-fn calls(gateway: &Gateway, client: usize) {
+fn calls(gateway: &RunningGateway, client: usize) {
     let address = &gateway.address;
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_nodelay(true).unwrap();

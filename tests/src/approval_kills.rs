@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::postgres::Postgres;
 use crate::torture::{Chance, RAW, body, effects, on_server, place, recorded, text};
 use crate::waiting::until;
-use crate::{Gateway, Place, request};
+use crate::{Place, RunningGateway, request};
 
 /// The calls that clients contend for: few, so that several clients spend one approval.
 const KEYS: u64 = 6;
@@ -95,8 +95,8 @@ pub(crate) fn kill(
     promises: fn(&[Place], &[String]) -> String,
 ) {
     let began = Instant::now();
-    let door = |gateway: &Gateway| (gateway.address.clone(), gateway.operator_key());
-    let mut gateways: Vec<Gateway> = places.iter().map(Place::serve).collect();
+    let door = |gateway: &RunningGateway| (gateway.address.clone(), gateway.operator_key());
+    let mut gateways: Vec<RunningGateway> = places.iter().map(Place::serve).collect();
     let load = Load {
         doors: Mutex::new(gateways.iter().map(door).collect()),
         stop: AtomicBool::new(false),

@@ -210,17 +210,17 @@ impl Place {
     }
 
     /// Starts the gateway and waits until it listens.
-    pub fn serve(&self) -> Gateway {
+    pub fn serve(&self) -> RunningGateway {
         self.serve_with(&[])
     }
 
     /// As [`Place::serve`], with more options.
-    pub fn serve_with(&self, options: &[&str]) -> Gateway {
+    pub fn serve_with(&self, options: &[&str]) -> RunningGateway {
         self.serve_at("127.0.0.1:0", options)
     }
 
     /// As [`Place::serve_with`], at an address.
-    pub fn serve_at(&self, address: &str, options: &[&str]) -> Gateway {
+    pub fn serve_at(&self, address: &str, options: &[&str]) -> RunningGateway {
         let mut arguments = vec!["serve", "--http", address];
         arguments.extend(options);
         let mut child = self
@@ -249,7 +249,14 @@ impl Place {
             panic!("the gateway does not listen: {line}{}", said.lock().expect("the text"));
         };
         let data = self.path().join(".toolbooth");
-        Gateway { address: address.to_owned(), data, child, stdout, said, words: Some(words) }
+        RunningGateway {
+            address: address.to_owned(),
+            data,
+            child,
+            stdout,
+            said,
+            words: Some(words),
+        }
     }
 
     /// Runs a list and calls with the Python MCP client, over HTTP if `url` is given, else over
@@ -297,7 +304,7 @@ pub fn cpu_of(process: u32) -> Duration {
 }
 
 /// A running gateway; killed when it is dropped.
-pub struct Gateway {
+pub struct RunningGateway {
     pub address: String,
     /// The standard data folder.
     data: PathBuf,
@@ -308,7 +315,7 @@ pub struct Gateway {
     words: Option<std::thread::JoinHandle<()>>,
 }
 
-impl Gateway {
+impl RunningGateway {
     pub fn url(&self) -> String {
         format!("http://{}/mcp", self.address)
     }
@@ -428,18 +435,18 @@ impl Gateway {
         key.trim().to_owned()
     }
 
-    /// As [`Gateway::get`], as the operator.
+    /// As [`RunningGateway::get`], as the operator.
     pub fn operator_get(&self, path: &str) -> (u16, Value) {
         self.ask_as(&self.operator_key(), "GET", path, "")
     }
 
-    /// As [`Gateway::post`], as the operator.
+    /// As [`RunningGateway::post`], as the operator.
     pub fn operator_post(&self, path: &str, body: &str) -> (u16, Value) {
         self.ask_as(&self.operator_key(), "POST", path, body)
     }
 }
 
-impl Drop for Gateway {
+impl Drop for RunningGateway {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

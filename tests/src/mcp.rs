@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use serde_json::{Value, json};
 
 use crate::stage::PATIENCE;
-use crate::{Gateway, Place};
+use crate::{Place, RunningGateway};
 
 /// The revision without sessions.
 pub const MODERN: &str = "2026-07-28";
@@ -261,7 +261,7 @@ pub struct Session {
 }
 
 impl Session {
-    pub fn begin(gateway: &Gateway) -> Self {
+    pub fn begin(gateway: &RunningGateway) -> Self {
         Self::of(&gateway.address, LEGACY)
     }
 
@@ -465,13 +465,13 @@ pub struct Pending {
 
 impl Peer {
     /// Returns one peer of each kind.
-    pub fn all(place: &Place, gateway: &Gateway) -> Vec<Self> {
+    pub fn all(place: &Place, gateway: &RunningGateway) -> Vec<Self> {
         let mut all = Self::over_http(gateway);
         all.extend(Self::over_pipes(place));
         all
     }
 
-    pub fn over_http(gateway: &Gateway) -> Vec<Self> {
+    pub fn over_http(gateway: &RunningGateway) -> Vec<Self> {
         vec![Self::ModernHttp(gateway.address.clone()), Self::LegacyHttp(Session::begin(gateway))]
     }
 

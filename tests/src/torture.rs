@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::postgres::Postgres;
-use crate::{Gateway, Place, STATE, WRITING_HANDLERS, binary, request, skip};
+use crate::{Place, RunningGateway, STATE, WRITING_HANDLERS, binary, request, skip};
 
 /// A seeded random number generator (splitmix64).
 #[derive(Clone)]
@@ -418,7 +418,7 @@ fn until(what: &str, mut fits: impl FnMut() -> bool) {
     }
 }
 
-fn pay(gateway: &Gateway, key: &str) -> (u16, Value) {
+fn pay(gateway: &RunningGateway, key: &str) -> (u16, Value) {
     gateway.post("/v1/calls", &body("pay.do", key, &format!("call-{key}"), 0))
 }
 
@@ -427,7 +427,7 @@ fn pay(gateway: &Gateway, key: &str) -> (u16, Value) {
 fn refused_and_resumed(
     what: &str,
     place: &Place,
-    gateway: &Gateway,
+    gateway: &RunningGateway,
     broken: impl FnOnce(),
     mended: impl FnOnce(),
 ) {
@@ -543,7 +543,7 @@ pub fn replicas(clients: u64, keys: u64, kills: u64, seed: u64) {
     let Some(server) = Postgres::start() else { return };
     let database = server.database();
     let places: Vec<Place> = (0..3).map(|_| on_server(&server, &database, "")).collect();
-    let mut gateways: Vec<Gateway> = places.iter().map(Place::serve).collect();
+    let mut gateways: Vec<RunningGateway> = places.iter().map(Place::serve).collect();
     let addresses: Arc<Mutex<Vec<String>>> =
         Arc::new(Mutex::new(gateways.iter().map(|gateway| gateway.address.clone()).collect()));
     let stop = Arc::new(AtomicBool::new(false));

@@ -11,12 +11,12 @@ use std::time::Instant;
 use serde_json::{Value, json};
 use toolbooth_tests::issuer::{Issuer, now};
 use toolbooth_tests::waiting::{CEILING, output_of};
-use toolbooth_tests::{Gateway, Place, exchange, repository, request, set_up, target};
+use toolbooth_tests::{Place, RunningGateway, exchange, repository, request, set_up, target};
 
 const CALL: &str = r#"{"toolId":"calculator","args":{"expression":"6*7"}}"#;
 
 /// Starts a gateway that accepts the tokens of an issuer, with more settings of `[auth]`.
-fn gateway(place: &Place, issuer: &Issuer, auth: &str) -> Gateway {
+fn gateway(place: &Place, issuer: &Issuer, auth: &str) -> RunningGateway {
     let text = format!(
         "[auth]\n{auth}\n[auth.issuers.own]\nissuer = \"{}\"\ngroups_claim = \"groups\"\n\
          [toolsets.work]\ntools = [\"calculator\"]\n\

@@ -8,7 +8,7 @@ use data_encoding::BASE64;
 use serde_json::{Value, json};
 use toolbooth_tests::mcp::{Session, request};
 use toolbooth_tests::waiting::until;
-use toolbooth_tests::{Gateway, Place, waiting};
+use toolbooth_tests::{Place, RunningGateway, waiting};
 
 const RULES: &str = "\
 @id(\"all\")
@@ -47,7 +47,7 @@ fn body(expression: &str) -> String {
     json!({ "toolId": "calculator", "args": { "expression": expression } }).to_string()
 }
 
-pub(crate) fn calculate(gateway: &Gateway, expression: &str) -> Value {
+pub(crate) fn calculate(gateway: &RunningGateway, expression: &str) -> Value {
     gateway.post("/v1/calls", &body(expression)).1
 }
 

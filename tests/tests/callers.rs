@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use toolbooth_tests::postgres::Postgres;
 use toolbooth_tests::torture::on_server;
 use toolbooth_tests::waiting::CEILING;
-use toolbooth_tests::{Gateway, Place, request, waiting};
+use toolbooth_tests::{Place, RunningGateway, request, waiting};
 
 const TEAM: &str = "[callers.interns]\nmatch = [\"group:interns\"]\ntools = [\"calculator\"]\n\
      grants = [\"*\"]\n[callers.ops]\nmatch = [\"key:ops\"]\ngrants = [\"*\"]\noperate = true\n";
@@ -29,7 +29,7 @@ fn key(place: &Place, arguments: &[&str]) -> String {
 }
 
 /// Returns the ids of the tools that a caller sees.
-fn tools(gateway: &Gateway, token: &str) -> Vec<String> {
+fn tools(gateway: &RunningGateway, token: &str) -> Vec<String> {
     let (status, listed) = gateway.ask_as(token, "GET", "/v1/tools", "");
     assert_eq!(status, 200, "{listed}");
     let tools = listed["tools"].as_array().expect("tools").iter();
@@ -297,7 +297,7 @@ fn a_stream_ends_with_the_key_of_its_caller() {
 }
 
 /// Waits until a call has this status; returns its answer.
-fn until(gateway: &Gateway, token: &str, body: &str, status: u16) -> Value {
+fn until(gateway: &RunningGateway, token: &str, body: &str, status: u16) -> Value {
     let began = Instant::now();
     loop {
         let (found, answer) = gateway.ask_as(token, "POST", "/v1/calls", body);
@@ -314,7 +314,7 @@ fn every_replica_refuses_a_revoked_key_and_without_the_store_all_keys() {
     let database = server.database();
     let places: Vec<Place> = (0..2).map(|_| on_server(&server, &database, TEAM)).collect();
     let (bob, ops) = (key(&places[0], &["bob", "--group", "interns"]), key(&places[1], &["ops"]));
-    let gateways: Vec<Gateway> = places.iter().map(Place::serve).collect();
+    let gateways: Vec<RunningGateway> = places.iter().map(Place::serve).collect();
     let everywhere = |token: &str, status: u16| {
         gateways.iter().for_each(|gateway| drop(until(gateway, token, CALL, status)));
     };

@@ -11,7 +11,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
-use toolbooth_tests::{Gateway, Place, repository, request};
+use toolbooth_tests::{Place, RunningGateway, repository, request};
 
 /// One case.
 #[derive(Deserialize)]
@@ -149,7 +149,7 @@ fn copy(from: &Path, to: &Path) {
 fn run(
     place: &Place,
     step: &Step,
-    gateway: &mut Option<Gateway>,
+    gateway: &mut Option<RunningGateway>,
     matcher: &mut Matcher,
 ) -> Result<(), String> {
     match step {

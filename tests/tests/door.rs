@@ -9,7 +9,7 @@ use std::sync::mpsc;
 
 use serde_json::{Value, json};
 use toolbooth_tests::waiting::CEILING;
-use toolbooth_tests::{Gateway, Place, is_root, skip};
+use toolbooth_tests::{Place, RunningGateway, is_root, skip};
 
 const CALL: &str = r#"{"toolId":"calculator","args":{"expression":"6*7"}}"#;
 
@@ -363,7 +363,7 @@ fn connections_fit_the_limit_of_open_files() {
 }
 
 /// Makes a call with curl as another user. Without root, prints a notice and returns `None`.
-fn call_as_stranger(gateway: &Gateway) -> Option<Answer> {
+fn call_as_stranger(gateway: &RunningGateway) -> Option<Answer> {
     if !is_root() {
         skip("root");
         return None;

@@ -14,7 +14,7 @@ use std::process::{Command, Output};
 
 use serde_json::{Value, json};
 use toolbooth_tests::waiting::{self, Running, until};
-use toolbooth_tests::{Gateway, Place, STATE, binary, repository};
+use toolbooth_tests::{Place, RunningGateway, STATE, binary, repository};
 
 fn tool(name: &str, description: &str) -> Value {
     json!({"name": name, "description": description, "inputSchema": {"type": "object"}})
@@ -78,12 +78,12 @@ fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-fn served(gateway: &Gateway, tool: &str) -> Option<Value> {
+fn served(gateway: &RunningGateway, tool: &str) -> Option<Value> {
     let (_, listed) = gateway.get("/v1/tools");
     listed["tools"].as_array().unwrap().iter().find(|row| row["toolId"] == tool).cloned()
 }
 
-fn called(gateway: &Gateway, tool: &str) -> (u16, Value) {
+fn called(gateway: &RunningGateway, tool: &str) -> (u16, Value) {
     gateway.post("/v1/calls", &json!({"toolId": tool, "args": {}}).to_string())
 }
 

@@ -10,7 +10,7 @@ use toolbooth_tests::mcp::{Session, request};
 use toolbooth_tests::postgres::Postgres;
 use toolbooth_tests::torture::on_server;
 use toolbooth_tests::waiting::until;
-use toolbooth_tests::{Gateway, Place};
+use toolbooth_tests::{Place, RunningGateway};
 
 const RULES: &str = "\
 @id(\"all\")
@@ -99,11 +99,11 @@ fn body(tool: &str, arguments: &Value) -> String {
     json!({ "toolId": tool, "args": arguments }).to_string()
 }
 
-fn call(gateway: &Gateway, tool: &str, arguments: &Value) -> Value {
+fn call(gateway: &RunningGateway, tool: &str, arguments: &Value) -> Value {
     gateway.post("/v1/calls", &body(tool, arguments)).1
 }
 
-fn pay(gateway: &Gateway, amount: f64) -> String {
+fn pay(gateway: &RunningGateway, amount: f64) -> String {
     code(&call(gateway, "pay.send", &json!({ "amount": amount }))).to_owned()
 }
 
@@ -353,7 +353,7 @@ fn two_gateways_with_one_file_never_pass_a_limit_together() {
 }
 
 /// Pays over two gateways from eight clients at once, and checks that the limit holds exactly.
-fn contend(gateways: Vec<Gateway>) {
+fn contend(gateways: Vec<RunningGateway>) {
     let answers: Vec<String> = std::thread::scope(|scope| {
         let paying = |n: usize| {
             let gateway = &gateways[n % gateways.len()];

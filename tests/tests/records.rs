@@ -7,11 +7,11 @@ use std::process::Stdio;
 
 use serde_json::{Value, json};
 use toolbooth_tests::waiting::{self, Running};
-use toolbooth_tests::{Gateway, Place, request, torture};
+use toolbooth_tests::{Place, RunningGateway, request, torture};
 
 const ASYNC: [(&str, &str); 1] = [("Prefer", "respond-async")];
 
-fn until(gateway: &Gateway, id: &str, fits: impl Fn(&Value) -> bool) -> Value {
+fn until(gateway: &RunningGateway, id: &str, fits: impl Fn(&Value) -> bool) -> Value {
     let mut last = Value::Null;
     waiting::until(&format!("the state of call {id}"), || {
         let (status, call) = gateway.get(&format!("/v1/calls/{id}"));
@@ -21,7 +21,7 @@ fn until(gateway: &Gateway, id: &str, fits: impl Fn(&Value) -> bool) -> Value {
     last
 }
 
-fn submit(gateway: &Gateway, body: &str) -> (u16, Value) {
+fn submit(gateway: &RunningGateway, body: &str) -> (u16, Value) {
     request(&gateway.address, "POST", "/v1/calls", body, &ASYNC).unwrap()
 }
 

@@ -5,7 +5,7 @@
 use serde_json::{Value, json};
 use toolbooth_tests::mcp::{Session, request};
 use toolbooth_tests::waiting::until;
-use toolbooth_tests::{Gateway, Place, repository};
+use toolbooth_tests::{Place, RunningGateway, repository};
 
 const RULES: &str = "\
 @id(\"everything\")
@@ -35,13 +35,13 @@ fn place(more: &str) -> Place {
 }
 
 /// Calls the calculator; returns the code, or `ok`, and what the caller is told.
-fn calculate(gateway: &Gateway, expression: &str) -> (String, String) {
+fn calculate(gateway: &RunningGateway, expression: &str) -> (String, String) {
     let args = json!({ "expression": expression });
     let answer = call(gateway, "calculator", &args);
     (code(&answer), answer["title"].as_str().unwrap_or_default().to_owned())
 }
 
-fn call(gateway: &Gateway, tool: &str, args: &Value) -> Value {
+fn call(gateway: &RunningGateway, tool: &str, args: &Value) -> Value {
     let body = json!({ "toolId": tool, "args": args });
     gateway.post("/v1/calls", &body.to_string()).1
 }

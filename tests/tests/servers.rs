@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
-use toolbooth_tests::{Gateway, Place, is_root, repository, set_up, skip};
+use toolbooth_tests::{Place, RunningGateway, is_root, repository, set_up, skip};
 
 use crate::operator_socket;
 
@@ -41,7 +41,7 @@ fn curious(settings: &str, home: Option<&Path>) -> Place {
     place.env("HOME", &home)
 }
 
-fn call(gateway: &Gateway, tool: &str, arguments: &Value) -> (u16, String) {
+fn call(gateway: &RunningGateway, tool: &str, arguments: &Value) -> (u16, String) {
     let body = json!({ "toolId": format!("curious.{tool}"), "args": arguments });
     let (status, answer) = gateway.post("/v1/calls", &body.to_string());
     let content = answer.get("content").or(answer["details"].get("content"));

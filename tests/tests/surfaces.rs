@@ -10,7 +10,7 @@ use toolbooth_tests::issuer::Issuer;
 use toolbooth_tests::mcp::{
     ACCEPT, Answer, JSON, LEGACY, MODERN, initialize, modern, modern_headers, request, send_at,
 };
-use toolbooth_tests::{Gateway, Place, repository};
+use toolbooth_tests::{Place, RunningGateway, repository};
 
 /// Tools, prompts and resources of the server `box`.
 const BOX: &str = r#"{
@@ -29,7 +29,7 @@ when { context.args.expression == \"9*9\" };
 
 /// Some callers, with their tokens.
 struct Callers {
-    gateway: Gateway,
+    gateway: RunningGateway,
     place: Place,
     all: Vec<(&'static str, String)>,
     /// A queued call, a receipt and an agent log of `intern`.

@@ -9,7 +9,7 @@ use std::time::Instant;
 use toolbooth_tests::stage::Stage;
 use toolbooth_tests::tls::Certificate;
 use toolbooth_tests::waiting::CEILING;
-use toolbooth_tests::{Gateway, Place};
+use toolbooth_tests::{Place, RunningGateway};
 
 /// Writes a certificate and its key.
 fn write(place: &Place, certificate: &Certificate) {
@@ -27,7 +27,7 @@ fn place(certificate: &Certificate, more: &str) -> Place {
 }
 
 /// Waits until new connections get this certificate.
-fn until(certificate: &Certificate, gateway: &Gateway) {
+fn until(certificate: &Certificate, gateway: &RunningGateway) {
     let began = Instant::now();
     while certificate.connect(&gateway.address, &[]).is_err() {
         assert!(began.elapsed() < CEILING, "the certificate is not used");
@@ -35,7 +35,7 @@ fn until(certificate: &Certificate, gateway: &Gateway) {
 }
 
 /// Waits until the gateway has no connection.
-fn until_closed(gateway: &Gateway) {
+fn until_closed(gateway: &RunningGateway) {
     toolbooth_tests::waiting::until("the connection is closed", || gateway.connections() == 0);
 }
 

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 use toolbooth_tests::waiting::until;
-use toolbooth_tests::{Gateway, Place, repository, set_up};
+use toolbooth_tests::{Place, RunningGateway, repository, set_up};
 
 fn tool(name: &str, description: &str) -> Value {
     json!({"name": name, "description": description, "inputSchema": {"type": "object",
@@ -28,11 +28,11 @@ fn says(place: &Place, tools: &[Value]) {
     std::fs::rename(place.path().join("tools.draft"), place.path().join("tools.json")).unwrap();
 }
 
-fn call(gateway: &Gateway, tool: &str) -> (u16, Value) {
+fn call(gateway: &RunningGateway, tool: &str) -> (u16, Value) {
     gateway.post("/v1/calls", &json!({"toolId": tool, "args": {"path": "x"}}).to_string())
 }
 
-fn lists(gateway: &Gateway, tool: &str) -> bool {
+fn lists(gateway: &RunningGateway, tool: &str) -> bool {
     let (_, listed) = gateway.get("/v1/tools");
     listed["tools"].as_array().unwrap().iter().any(|row| row["toolId"] == tool)
 }

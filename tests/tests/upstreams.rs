@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 
 use serde_json::{Value, json};
 use toolbooth_tests::waiting::until;
-use toolbooth_tests::{Gateway, Place, STATE, WRITING_HANDLERS, binary, set_up};
+use toolbooth_tests::{Place, RunningGateway, STATE, WRITING_HANDLERS, binary, set_up};
 
 fn registry(names: &[&str]) -> String {
     let tools: Vec<Value> = names
@@ -94,7 +94,9 @@ fn a_gateway_stands_behind_a_gateway() {
     );
 
     let gateway = front.serve();
-    let has = |gateway: &Gateway, tool: &str| gateway.get("/v1/tools").1.to_string().contains(tool);
+    let has = |gateway: &RunningGateway, tool: &str| {
+        gateway.get("/v1/tools").1.to_string().contains(tool)
+    };
     assert!(has(&gateway, "far.py_one"));
     behind.write("tools.registry.json", &registry(&["py.one", "py.wait"]));
     until("a change behind is told in front", || has(&gateway, "far.py_wait"));

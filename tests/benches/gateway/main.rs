@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use load::{Era, Target, Work};
 use report::{Row, Samples};
 use servers::{ECHO, Server};
-use toolbooth_tests::{Gateway, Place};
+use toolbooth_tests::{Place, RunningGateway};
 
 /// The tools of a server, where its list is measured.
 const MANY_TOOLS: usize = 5_000;
@@ -75,7 +75,7 @@ impl Options {
 /// A gateway before an upstream, in a folder of its own.
 struct Governed {
     place: Place,
-    gateway: Gateway,
+    gateway: RunningGateway,
 }
 
 impl Governed {
@@ -166,7 +166,7 @@ async fn throughput(options: &Options) -> Vec<Row> {
 }
 
 /// Returns the memory of a gateway in KiB: all of it, and what is not pages of files.
-fn memory_of(gateway: &Gateway) -> [u64; 2] {
+fn memory_of(gateway: &RunningGateway) -> [u64; 2] {
     ["VmRSS:", "RssAnon:"].map(|field| gateway.memory_kib(field))
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use toolbooth_tests::issuer::Issuer;
 use toolbooth_tests::postgres::Postgres;
-use toolbooth_tests::{Gateway, Place};
+use toolbooth_tests::{Place, RunningGateway};
 
 use crate::load::{self, Door, Era, Target, Work};
 use crate::pipe::Pipe;
@@ -25,7 +25,7 @@ const RULES: &str = "@id(\"all\") permit (principal, action, resource);\n\
 
 /// One or more gateways, or one over pipes.
 enum Runner {
-    Gateways(Vec<Gateway>),
+    Gateways(Vec<RunningGateway>),
     Pipe(Box<Pipe>),
 }
 
@@ -38,14 +38,14 @@ struct Variant {
 impl Variant {
     fn cpu(&self) -> Duration {
         match &self.runner {
-            Runner::Gateways(all) => all.iter().map(Gateway::cpu).sum(),
+            Runner::Gateways(all) => all.iter().map(RunningGateway::cpu).sum(),
             Runner::Pipe(pipe) => pipe.cpu(),
         }
     }
 
     /// Returns gateways at a door, one for each place.
     fn of(name: &'static str, places: Vec<Place>) -> Self {
-        let gateways: Vec<Gateway> = places.iter().map(Place::serve).collect();
+        let gateways: Vec<RunningGateway> = places.iter().map(Place::serve).collect();
         let addresses = gateways.iter().map(|own| own.address.clone()).collect();
         let target = Target { name, addresses, ..Target::new(name, "", "up_echo") };
         Self { target, places, runner: Runner::Gateways(gateways) }

@@ -9,7 +9,7 @@ use toolbooth_tests::mcp::{
     LEGACY, Peer, Pending, Pipe, Session, modern, notification, post_modern, request,
 };
 use toolbooth_tests::stage::Stage;
-use toolbooth_tests::{Gateway, Place};
+use toolbooth_tests::{Place, RunningGateway};
 
 use super::{code, staged, text, until};
 
@@ -301,7 +301,7 @@ fn a_cancellation_that_races_with_the_answer_harms_nothing() {
 }
 
 /// Waits until the gateway has closed its end of a connection.
-fn wait_until_closed(gateway: &Gateway, client: SocketAddr) {
+fn wait_until_closed(gateway: &RunningGateway, client: SocketAddr) {
     let port = |address: &str| {
         address.rsplit(':').next().and_then(|port| u16::from_str_radix(port, 16).ok())
     };

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use toolbooth_tests::mcp::{
     Answer, LEGACY, Pipe, Session, modern, modern_headers, notification, post_modern, request, send,
 };
-use toolbooth_tests::{Gateway, Place};
+use toolbooth_tests::{Place, RunningGateway};
 
 use super::{code, until};
 
@@ -40,7 +40,7 @@ fn place() -> Place {
 
 /// Writes a registry, and waits until the gateway has read it. Then a call of the new tool `other.NEW` is
 /// denied by policy and not unknown.
-fn publish(place: &Place, gateway: &Gateway, new: &str, tools: &[(&str, &str)]) {
+fn publish(place: &Place, gateway: &RunningGateway, new: &str, tools: &[(&str, &str)]) {
     let new = format!("other.{new}");
     let mut all = tools.to_vec();
     all.push((&new, "d"));
@@ -52,7 +52,7 @@ fn publish(place: &Place, gateway: &Gateway, new: &str, tools: &[(&str, &str)]) 
     });
 }
 
-fn listen(gateway: &Gateway, id: impl Into<Value>, notifications: Value) -> Answer {
+fn listen(gateway: &RunningGateway, id: impl Into<Value>, notifications: Value) -> Answer {
     let message = modern(id, "subscriptions/listen", json!({ "notifications": notifications }));
     post_modern(&gateway.address, &message).answer()
 }

@@ -4,7 +4,7 @@
 
 use serde_json::{Value, json};
 use toolbooth_tests::mcp::{LEGACY, MODERN, Peer, modern, modern_headers, post};
-use toolbooth_tests::{Gateway, Place};
+use toolbooth_tests::{Place, RunningGateway};
 
 use super::{code, text};
 
@@ -33,7 +33,7 @@ fn place() -> Place {
 
 /// Calls a tool with changed headers; `None` removes a header. Returns status and response.
 fn tried(
-    gateway: &Gateway,
+    gateway: &RunningGateway,
     name: &str,
     arguments: &Value,
     changed: &[(&str, Option<&str>)],
@@ -248,7 +248,7 @@ fn headers_of_a_notification_agree_with_it_too() {
 
 /// Returns the status, the head without its date, and the body of a response.
 fn whole(
-    gateway: &Gateway,
+    gateway: &RunningGateway,
     name: &str,
     arguments: &Value,
     more: &[(&str, &str)],

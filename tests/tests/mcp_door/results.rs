@@ -6,17 +6,17 @@ use serde_json::{Value, json};
 use toolbooth_tests::mcp::{
     ACCEPT, JSON, Session, modern, modern_headers, post_modern, request, send_at,
 };
-use toolbooth_tests::{Gateway, Place};
+use toolbooth_tests::{Place, RunningGateway};
 
 use super::{code, staged, text};
 
 const LENGTH: usize = 300_000;
 
-fn asked(gateway: &Gateway, method: &str, params: Value) -> Value {
+fn asked(gateway: &RunningGateway, method: &str, params: Value) -> Value {
     post_modern(&gateway.address, &modern(1, method, params)).answer().json()
 }
 
-fn call(gateway: &Gateway, name: &str, arguments: Value) -> Value {
+fn call(gateway: &RunningGateway, name: &str, arguments: Value) -> Value {
     asked(gateway, "tools/call", json!({ "name": name, "arguments": arguments }))
 }
 

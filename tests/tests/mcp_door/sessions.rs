@@ -12,7 +12,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use toolbooth_tests::mcp::{LEGACY, Peer, Session, initialize, post, request};
 use toolbooth_tests::stage::Actor;
-use toolbooth_tests::{Gateway, Place};
+use toolbooth_tests::{Place, RunningGateway};
 
 use super::{code, staged, text, until};
 
@@ -171,7 +171,7 @@ struct Connection {
 }
 
 impl Connection {
-    fn new(gateway: &Gateway) -> Self {
+    fn new(gateway: &RunningGateway) -> Self {
         let stream = TcpStream::connect(&gateway.address).unwrap();
         stream.set_nodelay(true).unwrap();
         Self { address: gateway.address.clone(), stream: BufReader::new(stream) }
@@ -210,7 +210,7 @@ impl Connection {
 }
 
 /// Opens many sessions: half of them end by DELETE, the others are abandoned.
-fn open_and_drop(gateway: &Gateway, sessions: usize) {
+fn open_and_drop(gateway: &RunningGateway, sessions: usize) {
     const WORKERS: usize = 4;
     std::thread::scope(|scope| {
         for _ in 0..WORKERS {
@@ -230,7 +230,7 @@ fn open_and_drop(gateway: &Gateway, sessions: usize) {
 }
 
 /// Returns the resident memory of the gateway's process, in KiB.
-fn resident(gateway: &Gateway) -> i64 {
+fn resident(gateway: &RunningGateway) -> i64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", gateway.id())).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
     line.trim().trim_end_matches(" kB").parse().unwrap()

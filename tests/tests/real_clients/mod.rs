@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use toolbooth_tests::mcp::{LEGACY, MODERN};
 use toolbooth_tests::stage::{Actor, Stage};
 use toolbooth_tests::waiting::until;
-use toolbooth_tests::{Gateway, STATE, binary};
+use toolbooth_tests::{RunningGateway, STATE, binary};
 
 use self::setup::{Client, Setup};
 
@@ -237,7 +237,7 @@ impl Setup {
     fn inspect(
         &self,
         era: &str,
-        gateway: Option<&Gateway>,
+        gateway: Option<&RunningGateway>,
         words: &[&str],
     ) -> (Value, Option<i32>) {
         let mut command = Command::new(&self.set_up.node);

@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, channel};
 
 use serde_json::{Value, json};
 use toolbooth_tests::stage::{PATIENCE, Stage};
-use toolbooth_tests::{Gateway, Place, repository, set_up, target};
+use toolbooth_tests::{Place, RunningGateway, repository, set_up, target};
 
 /// The programs that the set-up has installed.
 pub(crate) struct SetUp {
@@ -130,7 +130,7 @@ impl Setup {
         self
     }
 
-    pub(crate) fn open_http(&self, library: &str, mode: &str, gateway: &Gateway) -> Client {
+    pub(crate) fn open_http(&self, library: &str, mode: &str, gateway: &RunningGateway) -> Client {
         let step = json!({ "do": "open", "library": library, "mode": mode, "url": gateway.url() });
         Client::open(&self.set_up.python, &step)
     }
