@@ -104,11 +104,21 @@ pub struct ToolCall {
 }
 
 impl ToolCall {
-    /// Creates a call from a request on the wire and its authenticated caller.
+    /// Creates a call from a request with the tool's id, and its authenticated caller.
     #[must_use]
     pub fn new(request: CallRequest, caller: Caller) -> Self {
         let CallRequest { tool_id, args, context } = request;
-        Self { tool: ToolName::IdOrWire(tool_id), args, context, caller, toolset: None }
+        Self { tool: ToolName::Id(tool_id), args, context, caller, toolset: None }
+    }
+
+    /// Returns the same call, in which the tool may be named as in a declaration.
+    #[must_use]
+    pub fn by_any_name(self) -> Self {
+        let tool = match self.tool {
+            ToolName::Id(name) => ToolName::IdOrWire(name),
+            other => other,
+        };
+        Self { tool, ..self }
     }
 
     /// Returns the same call through a front door that shows only one tool set.

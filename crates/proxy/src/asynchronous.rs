@@ -16,7 +16,7 @@ use toolbooth_audit::{LedgerError, LedgerReads};
 use toolbooth_contracts::conversation::Progress;
 use toolbooth_contracts::receipt::ClaimState;
 use toolbooth_contracts::{
-    CallId, CallRequest, Caller, Conversation, Effect, ErrorCode, ToolCall, ToolResult,
+    CallId, CallRequest, Caller, Conversation, Effect, ErrorCode, ToolCall, ToolName, ToolResult,
 };
 
 use crate::deliveries::Deliveries;
@@ -128,6 +128,13 @@ impl AsyncCalls {
             },
         };
         request.context.call_id = Some(call_id.clone());
+        // Each delivery must mean the same tool, also where names were given anew meanwhile.
+        let world = parts.worlds.now();
+        let id = world.tool_id(&ToolName::IdOrWire(request.tool_id.clone())).to_owned();
+        // What is hidden is answered like what is unknown.
+        if world.registry.get(&id).is_some() && !world.policy.hides_tool(caller, &id) {
+            request.tool_id = id;
+        }
         let text = serde_json::to_string(&request)
             .map_err(|error| LedgerError::Defect(error.to_string()))?;
         let call = QueuedCall::new(call_id, caller.identity(), text, &parts.clock.now());

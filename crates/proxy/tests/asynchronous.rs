@@ -378,3 +378,29 @@ async fn a_call_that_is_given_up_or_whose_key_is_revoked_is_refused_and_recorded
         assert_eq!(logs[0].tool_name, "shop.order");
     }
 }
+
+#[tokio::test]
+async fn a_queued_call_means_one_tool_at_each_delivery() {
+    let fixture = fixture(Limits::default(), PayloadRetention::default());
+    for (name, id, tool) in [
+        ("shop_order", "a", "shop.order"),
+        ("shop.order", "b", "shop.order"),
+        ("no.such", "c", "no.such"),
+    ] {
+        let mut request = CallRequest::new(name, "{}").unwrap();
+        request.context.call_id = Some(id.to_owned());
+        fixture.calls.submit(request, &Caller::local()).await.unwrap();
+        let stored = CallQueue::queued(&*fixture.ledger, "local", id).await.unwrap().unwrap();
+        let request: serde_json::Value = serde_json::from_str(&stored.request).unwrap();
+        assert_eq!(request["toolId"], tool, "{name}");
+    }
+    // What is hidden is not told from what is unknown.
+    let without_rights = Caller::authenticated(Identity::named("key:none").unwrap());
+    let mut request = CallRequest::new("shop_order", "{}").unwrap();
+    request.context.call_id = Some("d".to_owned());
+    let Submission::Taken(call) = fixture.calls.submit(request, &without_rights).await.unwrap()
+    else {
+        panic!("it is taken")
+    };
+    assert_eq!(call.tool_id, "shop_order");
+}
