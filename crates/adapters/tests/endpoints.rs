@@ -382,16 +382,27 @@ async fn what_is_no_answer_is_told() {
     for (head, body, expected) in [
         ("text/plain; charset=iso-8859-1", &b"caf\xe9"[..], ToolOutput::text("caf\u{e9}")),
         ("text/html;Charset=\"Shift_JIS\"", b"\x83e", ToolOutput::text("\u{30c6}")),
+        ("text/plain; charset=klingon", b"x", ToolOutput::text("x")),
+        ("text/plain; charset=iso-2022-kr", b"x", ToolOutput::text("x")),
         ("application/json", b"\xef\xbb\xbf{\"a\":1}", ToolOutput::data(&json!({"a": 1}))),
+        // JSON that is UTF-8 is read as such, whatever its server says.
+        (
+            "application/json;charset=ISO-8859-1",
+            b"[\"caf\xc3\xa9\"]",
+            ToolOutput::data(&json!(["caf\u{e9}"])),
+        ),
+        (
+            "application/json;charset=ISO-8859-1",
+            b"[\"caf\xe9\"]",
+            ToolOutput::data(&json!(["caf\u{e9}"])),
+        ),
     ] {
         let server =
             Server::start(move |_| reply("200 OK", &format!("content-type: {head}\r\n"), body));
         let endpoint = Endpoint::new(settings(get(&server.url("/")), Guard::new(true)));
         assert_eq!(call(&endpoint, json!({})).await.0.unwrap(), expected, "{head}");
     }
-    for (head, body) in
-        [("application/json", &b"{\"a\":\"caf\xe9\"}"[..]), ("text/plain; charset=klingon", b"x")]
-    {
+    for (head, body) in [("application/json", &b"{\"a\":\"caf\xe9\"}"[..])] {
         let server =
             Server::start(move |_| reply("200 OK", &format!("content-type: {head}\r\n"), body));
         let endpoint = Endpoint::new(settings(get(&server.url("/")), Guard::new(true)));

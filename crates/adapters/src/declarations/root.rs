@@ -47,7 +47,15 @@ impl Root<'_> {
             return self.declaration.parameters.clone();
         };
         let mut out = members.clone();
+        // Where the properties stand in the choice alone, it is all that the model is told.
+        let has_properties = out.get("properties").and_then(Value::as_object);
+        let has_properties = has_properties.is_some_and(|properties| !properties.is_empty());
         for keyword in without {
+            if !has_properties && out.contains_key(*keyword) {
+                let message = format!("the provider may refuse `{keyword}` at the top");
+                self.tell(&[keyword], message);
+                continue;
+            }
             // A choice between objects is what the properties beside it do not say.
             if out.remove(*keyword).is_some() {
                 let message = format!(

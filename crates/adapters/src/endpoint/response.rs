@@ -4,7 +4,7 @@
 
 use std::borrow::Cow;
 
-use encoding_rs::Encoding;
+use encoding_rs::{Encoding, UTF_8};
 use futures_util::StreamExt;
 use http::StatusCode;
 use http::header::CONTENT_TYPE;
@@ -64,19 +64,21 @@ async fn body(response: reqwest::Response, most: usize) -> reqwest::Result<(Vec<
     Ok((bytes, true))
 }
 
-/// Decodes a body by the charset of its media type, UTF-8 if there is none. Also returns whether it has no bytes that
-/// had to be replaced.
-///
-/// # Errors
-/// If the charset is not known.
-fn decoded<'b>(bytes: &'b [u8], media_type: &str) -> Result<(Cow<'b, str>, bool), String> {
+/// Decodes a text by the charset of its media type, UTF-8 if there is none or it is not known. JSON is UTF-8 whatever its
+/// charset says (RFC 8259, 8.1), unless it is not. Also returns whether no bytes had to be replaced.
+fn decoded<'b>(bytes: &'b [u8], media_type: &str) -> (Cow<'b, str>, bool) {
     let parameters = media_type.split(';').skip(1).filter_map(|own| own.split_once('='));
-    let named = parameters.filter(|(name, _)| name.trim().eq_ignore_ascii_case("charset"));
-    let label = named.map(|(_, label)| label.trim().trim_matches('"')).next().unwrap_or("utf-8");
-    let encoding = Encoding::for_label(label.as_bytes());
-    let encoding = encoding.ok_or_else(|| format!("the charset `{label}` is not known"))?;
-    let (text, has_errors) = encoding.decode_with_bom_removal(bytes);
-    Ok((text, !has_errors))
+    let mut named = parameters.filter(|(name, _)| name.trim().eq_ignore_ascii_case("charset"));
+    let label = named.next().map(|(_, label)| label.trim().trim_matches('"'));
+    let encoding = label.and_then(|label| Encoding::for_label_no_replacement(label.as_bytes()));
+    let (text, has_errors) = UTF_8.decode_with_bom_removal(bytes);
+    match encoding {
+        Some(encoding) if has_errors || !request::is_json(media_type) => {
+            let (text, has_errors) = encoding.decode_with_bom_removal(bytes);
+            (text, !has_errors)
+        }
+        _ => (text, !has_errors),
+    }
 }
 
 fn is_text(media_type: &str) -> bool {
@@ -129,11 +131,11 @@ impl Endpoint {
             safe: None,
             internal: secrets.conceal_text(&internal),
         };
-        let (mut text, is_exact) = decoded(&bytes, &media_type).map_err(&invalid)?;
+        let (mut text, is_exact) = decoded(&bytes, &media_type);
         // In text that only a person or a model reads, a character can be replaced.
         if !is_exact && request::is_json(&media_type) {
             return Err(invalid(
-                "the response says that it is JSON, but it is not UTF-8".to_owned(),
+                "the response says that it is JSON, but its text cannot be decoded".to_owned(),
             ));
         }
         if secrets.has_numbers() {
