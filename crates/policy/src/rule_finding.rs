@@ -46,6 +46,8 @@ pub enum RuleCode {
     Annotation,
     /// A rule does not fit the tools, callers and arguments that it names.
     Type,
+    /// A rule names a caller or a group that cannot be, or a word that its attribute never has.
+    ImpossibleName,
     /// A case is not written as specified.
     CaseSyntax,
     /// A case has another outcome than it states.
@@ -101,6 +103,7 @@ impl RuleCode {
             Self::Syntax => "invalid-rule",
             Self::Annotation => "invalid-annotation",
             Self::Type => "mistyped-rule",
+            Self::ImpossibleName => "impossible-name",
             Self::CaseSyntax => "invalid-case",
             Self::Case => "failed-case",
             Self::UnboundRule => "unbound-rule",
@@ -119,9 +122,12 @@ impl RuleCode {
     #[must_use]
     pub fn severity(self) -> RuleSeverity {
         match self {
-            Self::Syntax | Self::Annotation | Self::Type | Self::CaseSyntax | Self::Case => {
-                RuleSeverity::Error
-            }
+            Self::Syntax
+            | Self::Annotation
+            | Self::Type
+            | Self::ImpossibleName
+            | Self::CaseSyntax
+            | Self::Case => RuleSeverity::Error,
             Self::UnboundRule
             | Self::UnboundWindow
             | Self::UnboundCase

@@ -107,14 +107,19 @@ impl BoundRules {
     }
 }
 
-/// Returns what is wrong with the first argument of a case that the tool does not have: the call would be refused
-/// before the rules, so that its decision tells nothing.
+/// Returns what is wrong with the first argument of a case that the tool does not have, or that is probably misspelt: the
+/// decision on such a call tells nothing.
 fn unknown_argument(told: &Told, tool: &EngineTool<'_>) -> Option<String> {
     if told.args.is_empty() {
         return None;
     }
-    let arguments = ArgumentTypes::of(&tool.contract.input_schema);
-    let is_unknown = |name: &&String| arguments.at(&format!("/{}", escaped(name))) == Some(None);
+    let schema = &tool.contract.input_schema;
+    let arguments = ArgumentTypes::of(schema);
+    let is_closed = schema.get("additionalProperties") == Some(&Value::Bool(false));
+    let is_unknown = |name: &&String| {
+        arguments.at(&format!("/{}", escaped(name))) == Some(None)
+            && (is_closed || nearest(name, arguments.names()).is_some())
+    };
     let unknown = told.args.keys().find(is_unknown)?;
     let message = format!("`{}` has no argument `{unknown}`", told.tool);
     Some(match nearest(unknown, arguments.names()) {

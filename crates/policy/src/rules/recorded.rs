@@ -76,7 +76,7 @@ impl RuleSet {
         };
         let windows = HistoryWindows::new(windows.into_iter().map(window).collect());
         let windows = windows.map_err(|error| error.to_string())?;
-        Self::read(&files, &windows).map_err(|findings| {
+        Self::read_all(&files, &windows, true).map_err(|findings| {
             let told =
                 findings.iter().map(|finding| format!("{}: {}", finding.place, finding.message));
             told.collect::<Vec<_>>().join("; ")
@@ -90,6 +90,19 @@ mod tests {
 
     use super::*;
     use crate::engine::PolicyEngine;
+
+    #[test]
+    fn a_recorded_set_is_read_as_it_was_in_force() {
+        let text = "@id(\"all\") permit (principal, action, resource) \
+                    unless { principal.name == \"Local\" };";
+        let file = RuleFile { name: "a.cedar".to_owned(), text: text.to_owned(), cases: None };
+        let windows = HistoryWindows::default();
+        let refused = RuleSet::read(std::slice::from_ref(&file), &windows).unwrap_err();
+        assert_eq!(refused[0].code.as_str(), "impossible-name");
+        let bundle = json!({ "rules": { "language": "cedar", "windows": {},
+            "files": [{ "name": file.name, "text": file.text, "cases": null }] } });
+        assert_eq!(RuleSet::of_bundle(&bundle).unwrap().len(), 1);
+    }
 
     #[test]
     fn a_set_that_is_read_from_its_document_is_the_same_set() {

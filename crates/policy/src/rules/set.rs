@@ -54,8 +54,17 @@ impl RuleSet {
         files: &[RuleFile],
         windows: &HistoryWindows,
     ) -> Result<Arc<Self>, Vec<RuleFinding>> {
+        Self::read_all(files, windows, false)
+    }
+
+    /// As [`RuleSet::read`]. A set that was `recorded` is read as it was in force, also if its rules name what cannot be.
+    pub(super) fn read_all(
+        files: &[RuleFile],
+        windows: &HistoryWindows,
+        recorded: bool,
+    ) -> Result<Arc<Self>, Vec<RuleFinding>> {
         // The language reads nested conditions by recursion.
-        on_large_stack(|| Self::read_here(files, windows)).unwrap_or_else(|| {
+        on_large_stack(|| Self::read_here(files, windows, recorded)).unwrap_or_else(|| {
             let place = Place::of(files.first().map_or("rules", |file| &file.name), "", 0);
             Err(vec![RuleFinding::new(RuleCode::Syntax, place, "the rules cannot be read")])
         })
@@ -64,6 +73,7 @@ impl RuleSet {
     fn read_here(
         files: &[RuleFile],
         windows: &HistoryWindows,
+        recorded: bool,
     ) -> Result<Arc<Self>, Vec<RuleFinding>> {
         let mut findings = Vec::new();
         let (mut rules, mut cases) = (Vec::new(), Vec::new());
@@ -73,6 +83,7 @@ impl RuleSet {
                 cases.extend(cases::read(name, text, windows, &mut findings));
             }
         }
+        findings.retain(|finding| !recorded || finding.code != RuleCode::ImpossibleName);
         if rules.len() > RULES_MAX {
             let place = Place::of(files.first().map_or("rules", |file| &file.name), "", 0);
             let message = format!("there are more than {RULES_MAX} rules");

@@ -197,10 +197,7 @@ fn rule(policy: &Policy, place: Place, findings: &mut Vec<RuleFinding>) -> Optio
     let reads = Reads::of_rule(body.body());
     let literals = Literals::of(policy, body.body());
     for Impossible { message, hint } in &literals.impossible {
-        wrong(RuleCode::Type, format!("in `{id}`, {message}"), hint);
-    }
-    if !literals.impossible.is_empty() {
-        return None;
+        wrong(RuleCode::ImpossibleName, format!("in `{id}`, {message}"), hint);
     }
     let policy = policy.new_id(PolicyId::new(id));
     let unscoped = match without_scope(body.body()) {
