@@ -198,8 +198,11 @@ impl ProxyState {
         let changed = self.orders.read(&**reads, &*parts.clock).await?;
         if let Some(pauses) = changed.pauses {
             match &parts.catalogue {
-                Some(catalogue) => catalogue.edit(|world| world.set_pauses(pauses)).await,
-                None => parts.worlds.edit(|world| world.set_pauses(pauses)),
+                Some(catalogue) => {
+                    parts.worlds.remember(pauses.clone());
+                    catalogue.edit(|world| world.order_pauses(&pauses)).await;
+                }
+                None => parts.worlds.order(pauses),
             }
         }
         // Running calls are stopped after further ones are refused.

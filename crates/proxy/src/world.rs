@@ -39,8 +39,10 @@ pub struct ToolState {
 pub struct World {
     /// The tools.
     pub(crate) registry: ToolRegistry,
-    /// The policy.
+    /// The policy, with the pauses in force.
     pub(crate) policy: Authorizer,
+    /// The pauses that are not by an order.
+    pub(crate) own_pauses: Pauses,
     /// The names on the wire.
     pub(crate) names: WireNames,
     /// Prompts, resources and templates.
@@ -97,6 +99,7 @@ impl World {
     pub fn new(policy: Authorizer) -> Self {
         Self {
             registry: ToolRegistry::default(),
+            own_pauses: policy.pauses().clone(),
             policy,
             names: WireNames::default(),
             items: ItemRegistry::default(),
@@ -308,10 +311,15 @@ impl World {
         self.policy = policy.with_pauses(pauses);
     }
 
-    /// Replaces the pauses in force. Those of the published world hold beside them when this one is published
-    /// ([`crate::Worlds::publish`]).
+    /// Replaces the pauses that are not by an order. Those of orders hold beside them once the world is published.
     pub fn set_pauses(&mut self, pauses: Pauses) {
-        self.policy = self.policy.clone().with_pauses(pauses);
+        self.policy = self.policy.clone().with_pauses(pauses.clone());
+        self.own_pauses = pauses;
+    }
+
+    /// Puts the pauses of orders in force, beside those that are not by an order.
+    pub(crate) fn order_pauses(&mut self, ordered: &Pauses) {
+        self.policy = self.policy.clone().with_pauses(self.own_pauses.and(ordered));
     }
 
     /// Returns the missing setting that the tool's permissions require.

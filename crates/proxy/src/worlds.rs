@@ -5,6 +5,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::ArcSwap;
+use toolbooth_policy::Pauses;
 
 use crate::world::World;
 
@@ -14,8 +15,8 @@ use crate::world::World;
 #[derive(Debug)]
 pub struct Worlds {
     now: ArcSwap<World>,
-    /// Held from the reading of the world that is replaced until it is replaced.
-    replacing: Mutex<()>,
+    /// The pauses by orders. Held from the reading of the world that is replaced until it is replaced.
+    ordered: Mutex<Pauses>,
 }
 
 impl Worlds {
@@ -23,7 +24,7 @@ impl Worlds {
     #[must_use]
     pub fn new(world: World) -> Arc<Self> {
         let now = ArcSwap::from_pointee(world.with_names());
-        Arc::new(Self { now, replacing: Mutex::default() })
+        Arc::new(Self { now, ordered: Mutex::default() })
     }
 
     /// Returns the current world.
@@ -38,23 +39,28 @@ impl Worlds {
         Arc::ptr_eq(&self.now.load(), world)
     }
 
-    /// Judges another world, binds the rules to its tools and publishes it. The pauses of the world that it replaces
-    /// stay in force: only an order ends them ([`crate::ToolProxy::order`]).
+    /// Judges another world, binds the rules to its tools and publishes it. Pauses by orders stay in force
+    /// ([`crate::ToolProxy::order`]).
     pub fn publish(&self, world: World) {
-        let _replacing = self.replacing();
+        let ordered = self.ordered();
         let mut world = world.with_names();
-        let now = self.now();
-        world.set_pauses(now.policy.pauses().and(world.policy.pauses()));
-        world.generation = now.generation + 1;
+        world.order_pauses(&ordered);
+        world.generation = self.now().generation + 1;
         self.replace(world);
     }
 
-    /// Changes the world without judging it again.
-    pub(crate) fn edit(&self, change: impl FnOnce(&mut World)) {
-        let _replacing = self.replacing();
+    /// Puts pauses by orders in force, in the published world and in those that follow.
+    pub(crate) fn order(&self, pauses: Pauses) {
+        let mut ordered = self.ordered();
+        *ordered = pauses;
         let mut world = World::clone(&self.now());
-        change(&mut world);
+        world.order_pauses(&ordered);
         self.replace(world);
+    }
+
+    /// Remembers pauses by orders for worlds that follow.
+    pub(crate) fn remember(&self, pauses: Pauses) {
+        *self.ordered() = pauses;
     }
 
     /// Publishes another world that is judged.
@@ -62,7 +68,7 @@ impl Worlds {
         self.now.store(Arc::new(world));
     }
 
-    fn replacing(&self) -> MutexGuard<'_, ()> {
-        self.replacing.lock().unwrap_or_else(PoisonError::into_inner)
+    fn ordered(&self) -> MutexGuard<'_, Pauses> {
+        self.ordered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

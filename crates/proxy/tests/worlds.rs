@@ -165,8 +165,19 @@ async fn pauses_outlive_a_world_and_need_records() {
     assert_eq!(code(&own).await, Some(ErrorCode::Paused));
     worlds.publish(World::new(everything()).with_registry(registry()));
     assert_eq!(code(&own).await, Some(ErrorCode::Paused));
+    let during = World::clone(&worlds.now());
     own.order(&operator, OrderChange::Resume { target: PauseTarget::All }).await.unwrap();
     assert_eq!(code(&own).await, None);
+    // What was copied before does not bring an ended pause back.
+    worlds.publish(during);
+    assert_eq!(code(&own).await, None);
+    // Pauses that are not by an order are those of the world.
+    for (paused, expected) in [(true, Some(ErrorCode::Paused)), (false, None)] {
+        let mut world = World::clone(&worlds.now());
+        world.set_pauses(paused.then_some(PauseTarget::All).into_iter().collect());
+        worlds.publish(world);
+        assert_eq!(code(&own).await, expected);
+    }
     worlds.publish(World::new(everything()).with_registry(registry()));
     assert_eq!(code(&own).await, None);
     // Without records a decision would not hold, so it is not taken.

@@ -6,7 +6,7 @@ use toolbooth_contracts::order::{KeyState, OrderName, OrderSubject};
 use toolbooth_contracts::{Caller, CallerKind, Identity};
 
 use crate::caller_sets::sets;
-use crate::config::{Config, Loaded};
+use crate::config::{Config, Durability, Loaded};
 use crate::failure::Failure;
 use crate::records;
 
@@ -65,7 +65,11 @@ pub(crate) async fn acting(loaded: &Loaded, name: &str) -> Result<Caller, Failur
 async fn holder(loaded: &Loaded, identity: Identity) -> Result<Identity, Failure> {
     let identity = of_store(loaded, identity).await?;
     match identity.name.strip_prefix("key:") {
-        Some(name) if identity.key_digest.is_none() => {
+        // In memory there are no keys that another process has created.
+        Some(name)
+            if identity.key_digest.is_none()
+                && loaded.config.store.durability != Durability::Memory =>
+        {
             let message = format!("there is no API key `{name}` in the store");
             Err(Failure::usage(message)
                 .hint(format!("`toolbooth keys create {name}` creates it, with its groups")))

@@ -4,6 +4,7 @@
 
 use std::fs::File;
 use std::io::Write;
+use std::time::Duration;
 
 use toolbooth_audit::checkpoint::{self, Checkpoint};
 
@@ -12,6 +13,9 @@ use super::folder::{CHECKPOINT, StoreFolder, private};
 
 /// Locked while the file of checkpoints is changed.
 const LOCK: &str = "checkpoint.lock";
+/// How often, and how long each time, a process waits for the lock.
+const LOCK_WAITS: u32 = 100;
+const LOCK_WAIT: Duration = Duration::from_millis(10);
 /// Logs whose newest checkpoints are kept: those that wrote last.
 const CHECKPOINTS_MAX: usize = 32;
 
@@ -54,7 +58,7 @@ impl StoreFolder {
     ///
     /// # Errors
     /// [`OpenError::Folder`].
-    pub fn forget_checkpoints(&self, writers: Option<&[String]>) -> Result<(), OpenError> {
+    pub fn forget_checkpoints(&self, writers: Option<&Vec<String>>) -> Result<(), OpenError> {
         self.change_checkpoints(|kept| match writers {
             Some(writers) => kept.retain(|(writer, _)| !writers.contains(writer)),
             None => kept.clear(),
@@ -70,9 +74,19 @@ impl StoreFolder {
         let write = || {
             let lock =
                 private().create(true).truncate(false).write(true).open(self.0.join(LOCK))?;
-            // Several processes keep theirs in one file.
-            lock.lock()?;
-            let text = std::fs::read(&path).unwrap_or_default();
+            // Several processes keep theirs in one file. One that was stopped with it must not stop the others.
+            let mut waits = LOCK_WAITS;
+            while let Err(held) = lock.try_lock() {
+                if waits == 0 {
+                    return Err(held.into());
+                }
+                waits -= 1;
+                std::thread::sleep(LOCK_WAIT);
+            }
+            let text = match std::fs::read(&path) {
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
+                text => text?,
+            };
             let notes = checkpoint::notes(&String::from_utf8_lossy(&text)).into_iter();
             let named = |note: String| Some((Checkpoint::of_note(&note).ok()?.writer, note));
             let mut kept: Vec<(String, String)> = notes.filter_map(named).collect();

@@ -148,10 +148,10 @@ pub fn open(
     }
     let folder = StoreFolder::create(folder)?;
     let path = folder.database();
-    let kept = match folder.kept_checkpoints() {
+    let (kept, is_readable) = match folder.kept_checkpoints() {
         // An accepted database needs no checkpoint to compare it with.
-        Err(OpenError::Note { .. }) if accept_restored => Vec::new(),
-        kept => kept?,
+        Err(OpenError::Note { .. }) if accept_restored => (Vec::new(), false),
+        kept => (kept?, true),
     };
     if let (Some(kept), false, false) = (kept.last(), path.exists(), accept_restored) {
         let kept = kept.clone();
@@ -313,7 +313,7 @@ pub fn open(
     block_on(runner.run(start)).map_err(OpenError::Ledger)?;
     if accept_restored {
         let lost: Vec<String> = lost.into_iter().map(|lost| lost.writer).collect();
-        folder.forget_checkpoints(Some(&lost))?;
+        folder.forget_checkpoints(is_readable.then_some(&lost))?;
     }
     if found < schema::VERSION {
         // The records of an earlier version were taken over above. A start that ends before this
