@@ -23,7 +23,7 @@ pub(crate) async fn of_stdio(loaded: &Loaded) -> Result<Caller, Failure> {
             Err(wrong("an agent cannot be the operator".to_owned()))
         }
         Some(identity) => {
-            let identity = holder(loaded, identity).await;
+            let identity = of_store(loaded, identity).await.and_then(|own| holder(loaded, own));
             identity.map(Caller::authenticated).map_err(|failure| failure.at("auth.stdio_caller"))
         }
     }
@@ -57,13 +57,11 @@ pub(crate) async fn named(loaded: &Loaded, name: &str) -> Result<Caller, Failure
 /// depend on its groups.
 pub(crate) async fn acting(loaded: &Loaded, name: &str) -> Result<Caller, Failure> {
     let caller = named(loaded, name).await?;
-    let identity = holder(loaded, caller.identity().clone()).await?;
-    Ok(Caller::authenticated(identity))
+    holder(loaded, caller.identity().clone()).map(Caller::authenticated)
 }
 
-/// As [`of_store`], of a key that must be there.
-async fn holder(loaded: &Loaded, identity: Identity) -> Result<Identity, Failure> {
-    let identity = of_store(loaded, identity).await?;
+/// Refuses an identity of [`of_store`] whose key is not in the store.
+fn holder(loaded: &Loaded, identity: Identity) -> Result<Identity, Failure> {
     match identity.name.strip_prefix("key:") {
         // In memory there are no keys that another process has created.
         Some(name)
