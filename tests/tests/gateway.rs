@@ -213,6 +213,18 @@ fn web_search_asks_the_configured_endpoint() {
     );
     let head = server.join().unwrap();
     assert!(head.starts_with("GET /search?q=two+words&format=json HTTP/1.1"), "{head}");
+    // The endpoint is gone. A search changes nothing, so that its key is free.
+    let again =
+        ["call", "web_search", "--idempotency-key", "k", "--args", r#"{"query":"x","limit":1.0}"#];
+    for _ in 0..2 {
+        let (result, _) = place.json(&again);
+        assert_eq!(result["error"]["code"], "adapter-failed", "{result}");
+        assert_eq!(result["error"]["message"], "the search endpoint cannot be reached");
+        assert_eq!(
+            (&result["effect"], &result["replayed"]),
+            (&json!("not_started"), &json!(false))
+        );
+    }
 }
 
 #[test]

@@ -406,6 +406,19 @@ fn a_client_that_does_not_end_its_message_is_answered_in_time() {
 }
 
 #[test]
+fn a_denial_does_not_wait_for_a_pipe_that_is_full() {
+    let place = Place::new();
+    let (reader, mut full) = std::io::pipe().expect("a pipe");
+    // All that a pipe holds.
+    full.write_all(&[b' '; 65_536]).expect("is written");
+    let mut command = place.command(&["hook", "claude", "--timeout", "5"]);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(full);
+    let mut hook = waiting::Running::start(&mut command);
+    assert_eq!(hook.0.wait().expect("ends").code(), Some(2));
+    drop(reader);
+}
+
+#[test]
 fn no_other_door_shows_or_runs_a_tool_of_a_client() {
     let place =
         place("[toolsets.all]\ntools = [\"*\"]\n[toolsets.shell]\ntools = [\"claude.Bash\"]\n");

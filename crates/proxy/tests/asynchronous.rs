@@ -404,3 +404,35 @@ async fn a_queued_call_means_one_tool_at_each_delivery() {
     };
     assert_eq!(call.tool_id, "shop_order");
 }
+
+#[tokio::test]
+async fn a_call_that_is_given_up_has_the_receipt_of_its_earlier_delivery() {
+    let fixture = fixture(Limits::default(), PayloadRetention::default());
+    fixture.submit("a", "{}").await;
+    let work = || {
+        let (calls, stop) = (fixture.calls.clone(), CancellationToken::new());
+        let stopping = stop.clone();
+        (stop, tokio::spawn(async move { calls.work(1, stopping).await }))
+    };
+    let (stop, worker) = work();
+    let first = fixture.until("a", |call| call.result.is_some()).await.result.unwrap();
+    stop.cancel();
+    worker.await.unwrap();
+    // The row of a call that ran, whose workers ended each time before they could say so.
+    let later = Moment { text: "2999-01-01T00:00:00.000Z".into(), ..now() };
+    let before = later.text.clone();
+    let prune = Prune { kind: PruneKind::Calls, before, at: later, windows: Vec::new() };
+    assert_eq!(fixture.ledger.prune(prune).await.unwrap().removed, 1);
+    fixture.submit("a", "{}").await;
+    for _ in 0..5 {
+        assert!(fixture.ledger.take(Vec::new()).await.unwrap().is_some());
+    }
+    let (stop, worker) = work();
+    let given_up = fixture.until("a", |call| call.result.is_some()).await.result.unwrap();
+    stop.cancel();
+    worker.await.unwrap();
+    assert_eq!(given_up["error"]["code"], "adapter-failed");
+    assert_eq!(given_up["effect"], "completed");
+    assert_eq!(given_up["receiptId"], first["receiptId"]);
+    assert_eq!(fixture.ran.load(Ordering::SeqCst), 1);
+}

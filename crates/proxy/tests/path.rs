@@ -973,3 +973,30 @@ async fn the_order_of_the_stages_is_the_recorded_one() {
     assert!(sections.all(|hidden| hidden == unknown), "{recorded}");
     is_golden(&recorded, "order.txt");
 }
+
+#[tokio::test]
+async fn a_sentence_for_the_agent_has_no_secrets() {
+    let error = ExecutionError::adapter(Effect::Completed, "internal");
+    let safe = "refused by https://ann:p4ssw0rd@host.example/";
+    let ledger = memory();
+    let tool = answering(Outcome::Failed(error.with_safe(safe)));
+    let proxy = ToolProxy::new(parts(world(&entry(), Authorizer::new(on())), ledger, tool));
+    let message = call(&proxy, request("{}", Some("k"))).await.error.unwrap().message;
+    assert!(message.contains("refused by") && !message.contains("p4ssw0rd"), "{message}");
+}
+
+#[tokio::test]
+async fn limits_without_an_end_do_not_panic() {
+    let tool = answering(Outcome::Done(ToolOutput::text("done")));
+    let limits = Limits {
+        in_flight_max: usize::MAX,
+        progress_cap: Some(Duration::MAX),
+        cancel_grace: Duration::MAX,
+        settle_patience: Duration::MAX,
+        ..Limits::default()
+    };
+    let own = parts(world(&entry(), Authorizer::new(on())), memory(), tool);
+    let proxy = ToolProxy::new(ProxyParts { limits, ..own });
+    assert_eq!(call(&proxy, request("{}", Some("k"))).await.error, None);
+    proxy.shut_down(Duration::ZERO).await.unwrap();
+}
