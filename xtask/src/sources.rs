@@ -14,6 +14,9 @@ const CIRCLES: &str = "xtask/circles.toml";
 /// The modules of a package, by their paths.
 type Modules = BTreeMap<Vec<String>, PathBuf>;
 
+/// The names that each module imports from its package, with their paths.
+type Imports<'m> = BTreeMap<&'m Vec<String>, BTreeMap<String, Vec<String>>>;
+
 /// Checks that every file is compiled and that no cycle is new, and prints the numbers of lines.
 pub fn run() -> Result<()> {
     let mut problems = Vec::new();
@@ -102,37 +105,88 @@ fn load(path: Vec<String>, file: &Path, modules: &mut Modules) -> Result<()> {
 }
 
 /// Returns the references between files. References of a module to its parent modules are omitted, because a
-/// part can depend on the whole.
+/// part can depend on the whole; a name that a parent imports from another module is a reference to that module.
 fn edges(modules: &Modules) -> Result<BTreeMap<PathBuf, BTreeSet<PathBuf>>> {
+    let mut texts = BTreeMap::new();
+    for (module, file) in modules {
+        texts.insert(module, code(file)?);
+    }
+    let imports = texts.iter().map(|(module, code)| (*module, imported(module, code, modules)));
+    let imports: Imports = imports.collect();
     let mut edges = BTreeMap::new();
     for (module, file) in modules {
-        let mut named = BTreeSet::new();
-        for path in paths(&code(file)?) {
-            let absolute = match path.first().map(String::as_str) {
-                Some("crate") => path.get(1..).unwrap_or_default().to_vec(),
-                Some("self") => [module, path.get(1..).unwrap_or_default()].concat(),
-                Some("super") => {
-                    let up = path.iter().take_while(|part| *part == "super").count();
-                    let above = module.get(..module.len().saturating_sub(up)).unwrap_or_default();
-                    [above, path.get(up..).unwrap_or_default()].concat()
-                }
-                _ => continue,
-            };
-            // The longest prefix of the path that is a module is its module.
-            let of = (0..=absolute.len()).rev().find_map(|length| {
-                let path = absolute.get(..length)?;
-                modules.get_key_value(path)
-            });
-            if let Some((of, target)) = of.filter(|(of, _)| !module.starts_with(of)) {
-                // A module can refer to its own submodules.
-                if !of.starts_with(module) || module.is_empty() {
-                    named.insert(target.clone());
-                }
-            }
-        }
-        edges.insert(file.clone(), named);
+        let code = texts.get(module).map_or("", String::as_str);
+        let named = paths(code).into_iter().filter_map(|path| absolute(module, &path));
+        let named = named.filter_map(|path| defining(path, modules, &imports));
+        // A module can refer to its own submodules.
+        let named = named.filter(|(of, _)| {
+            !module.starts_with(of) && (!of.starts_with(module) || module.is_empty())
+        });
+        edges.insert(file.clone(), named.map(|(_, target)| target.clone()).collect());
     }
     Ok(edges)
+}
+
+/// Returns a path from the root of the package, or `None` if it belongs to another package.
+fn absolute(module: &[String], path: &[String]) -> Option<Vec<String>> {
+    let after = |skipped: usize| path.get(skipped..).unwrap_or_default();
+    match path.first()?.as_str() {
+        "crate" => Some(after(1).to_vec()),
+        "self" => Some([module, after(1)].concat()),
+        "super" => {
+            let up = path.iter().take_while(|part| *part == "super").count();
+            let above = module.get(..module.len().saturating_sub(up)).unwrap_or_default();
+            Some([above, after(up)].concat())
+        }
+        _ => None,
+    }
+}
+
+/// Returns the names that a module imports from the package, with their paths.
+fn imported(module: &[String], code: &str, modules: &Modules) -> BTreeMap<String, Vec<String>> {
+    let mut names = BTreeMap::new();
+    for (at, _) in code.match_indices("use ") {
+        let before = code.get(..at).and_then(|text| text.chars().next_back());
+        if before.is_some_and(|c| !c.is_whitespace()) {
+            continue;
+        }
+        let mut found = Vec::new();
+        written_out(&mut code.get(at + 4..).unwrap_or_default(), &[], &mut found);
+        for path in found {
+            let child = [module, path.get(..1).unwrap_or_default()].concat();
+            let path = match absolute(module, &path) {
+                Some(path) => path,
+                None if modules.contains_key(&child) => [module, &path].concat(),
+                None => continue,
+            };
+            if let Some(name) = path.last() {
+                names.insert(name.clone(), path);
+            }
+        }
+    }
+    names
+}
+
+/// Returns the module that defines what a path names: the longest prefix that is a module, after imports are followed.
+fn defining<'m>(
+    mut path: Vec<String>,
+    modules: &'m Modules,
+    imports: &Imports,
+) -> Option<(&'m Vec<String>, &'m PathBuf)> {
+    // Imports of imports are followed; more than this is a chain that does not end.
+    for _ in 0..8 {
+        let (module, file) =
+            (0..=path.len()).rev().find_map(|length| modules.get_key_value(path.get(..length)?))?;
+        let name = path.get(module.len());
+        let import = name.and_then(|name| imports.get(module)?.get(name));
+        match import.filter(|import| **import != path) {
+            Some(import) => {
+                path = [import, path.get(module.len() + 1..).unwrap_or_default()].concat();
+            }
+            None => return Some((module, file)),
+        }
+    }
+    None
 }
 
 /// Returns the paths that begin with `crate`, `self` or `super`, with braces expanded.

@@ -45,7 +45,7 @@ pub struct ItemQuestion<'q> {
     /// The caller's grants.
     pub grants: &'q [Grant],
     /// The requested item.
-    pub item: &'q crate::Item<'q>,
+    pub item: &'q crate::item::Item<'q>,
     /// The context that the agent claims.
     pub claimed: &'q CallContext,
     /// The time, RFC 3339 UTC with milliseconds.

@@ -10,6 +10,7 @@ mod engine;
 mod error;
 mod explain;
 mod flags;
+mod item;
 mod items;
 mod pauses;
 mod permit;
@@ -31,7 +32,8 @@ pub use engine::{
 pub use error::{EngineError, SettingError};
 pub use explain::{ExplainedStep, Explanation, StepResult};
 pub use flags::FeatureFlags;
-pub use items::{Item, ItemPermit};
+pub use item::Item;
+pub use items::ItemPermit;
 pub use pauses::Pauses;
 pub use permit::{AskedCall, Permit};
 pub use rehearse::{Decision, Rehearsed};

@@ -11,7 +11,7 @@ use toolbooth_contracts::{CallContext, Caller, ErrorCode, ToolContract};
 
 use crate::authorizer::{Authorizer, ToolStatus};
 use crate::denial::Denial;
-use crate::items::Item;
+use crate::item::Item;
 use crate::permit::{AskedCall, Permit};
 
 /// How a call is decided.

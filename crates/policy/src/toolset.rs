@@ -9,7 +9,7 @@ use toolbooth_contracts::ToolPattern;
 use toolbooth_contracts::port::ItemKind;
 
 use crate::caller::{may_select_of, selects_all_of};
-use crate::items::Item;
+use crate::item::Item;
 
 /// The tools and items that a front door shows.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

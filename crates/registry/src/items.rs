@@ -373,7 +373,7 @@ impl ItemRegistry {
     /// An item by its id with its kind.
     #[must_use]
     pub fn locked(&self, locked_id: &str) -> Option<&Arc<RegisteredItem>> {
-        let (kind, id) = crate::lock::locked_id(locked_id)?;
+        let (kind, id) = self::locked_id(locked_id)?;
         if kind == ItemKind::Prompt {
             return self.prompts.get(id);
         }
@@ -383,6 +383,14 @@ impl ItemRegistry {
             items.get(kind, key)
         })
     }
+}
+
+/// Parses `prompt:ID`, `resource:ID` or `template:ID`; `None` for other text.
+#[must_use]
+pub fn locked_id(text: &str) -> Option<(ItemKind, &str)> {
+    let (word, id) = text.split_once(':')?;
+    let kind = ItemKind::ALL.into_iter().find(|kind| kind.as_str() == word)?;
+    Some((kind, id))
 }
 
 #[cfg(test)]

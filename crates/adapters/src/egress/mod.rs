@@ -8,6 +8,7 @@
 //! Path: 7. Doc: execution.md#the-network-of-a-contained-program
 
 mod allow_list;
+mod listeners;
 mod names;
 mod program_network;
 mod proxy;

@@ -5,18 +5,14 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::Semaphore;
-use tokio::task::AbortHandle;
 use toolbooth_contracts::ExecutionLog;
-use toolbooth_launcher::client::ServeListener;
-use toolbooth_launcher::wire::{Listener, ListenerKind};
 
 use super::allow_list::normal;
-use super::{AllowList, NetworkRules, PROGRAM_PART, lock, names, proxy, relay, unlisted};
+use super::{AllowList, NetworkRules, PROGRAM_PART, lock, unlisted};
 use crate::error::AddressError;
 use crate::net_guard::ResolveError;
 
@@ -53,39 +49,6 @@ pub(super) struct NamesByAddress {
     pub(super) by_address: HashMap<IpAddr, Vec<String>>,
     /// The oldest first.
     pub(super) order: VecDeque<IpAddr>,
-}
-
-impl ServeListener for ProgramNetwork {
-    fn serve(self: Arc<Self>, listener: Listener, fd: OwnedFd) -> io::Result<Box<dyn Send>> {
-        let passage = self;
-        let task = match listener.kind {
-            ListenerKind::Proxy => tokio::spawn(proxy::serve(passage, stream_listener(fd)?)),
-            ListenerKind::Stream => tokio::spawn(relay::serve(passage, stream_listener(fd)?)),
-            ListenerKind::DnsStream => {
-                tokio::spawn(names::serve_streams(passage, stream_listener(fd)?))
-            }
-            ListenerKind::DnsDatagram => {
-                tokio::spawn(names::serve_datagrams(passage, names::Datagrams::of(fd)?))
-            }
-        };
-        Ok(Box::new(Serving(task.abort_handle())))
-    }
-}
-
-fn stream_listener(fd: OwnedFd) -> io::Result<tokio::net::TcpListener> {
-    let listener = std::net::TcpListener::from(fd);
-    listener.set_nonblocking(true)?;
-    tokio::net::TcpListener::from_std(listener)
-}
-
-/// A listener that is served until this is dropped.
-#[derive(Debug)]
-pub(crate) struct Serving(AbortHandle);
-
-impl Drop for Serving {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
 }
 
 impl ProgramNetwork {

@@ -6,11 +6,11 @@ use toolbooth_contracts::approval::{Approval, ApprovalState, Approvers};
 use toolbooth_contracts::contract::IdempotencyMode;
 use toolbooth_contracts::json::JsonText;
 
+use super::fixtures::assert_sound;
 use super::{fresh, moment, request, settle_late, settlement};
 use crate::approvals::{ApprovalFilter, ApprovalName, ApprovalRequest, ApprovalVerdict, Decided};
 use crate::ledger::{ClaimRequest, Claimed, Ledger, Prune, PruneKind};
 use crate::reads::LedgerReads;
-use crate::verify::{self, TrustAnchors};
 
 /// When what these cases ask for expires, and what they decide.
 const REQUEST_ENDS: i64 = 100;
@@ -78,11 +78,6 @@ async fn rejected(ledger: &impl Ledger, request: ClaimRequest) -> String {
         Claimed::ApprovalRejected { approval_id } => approval_id,
         other => panic!("the call is rejected, got {other:?}"),
     }
-}
-
-pub(super) async fn assert_sound(ledger: &impl LedgerReads) {
-    let report = verify::store(ledger, TrustAnchors::default()).await.expect("reads");
-    assert!(report.ok, "{report:?}");
 }
 
 /// Checks that an approval is requested once per call, and that no call runs before a decision.

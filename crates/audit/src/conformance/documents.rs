@@ -2,17 +2,12 @@
 
 use std::sync::Arc;
 
-use serde_json::json;
 use toolbooth_contracts::Effect;
 use toolbooth_contracts::contract::IdempotencyMode;
-use toolbooth_contracts::decision::DecisionInputs;
-use toolbooth_contracts::json::canonical;
 
-use super::approvals::assert_sound;
+use super::fixtures::{assert_sound, document, naming};
 use super::{fresh, moment, request, settlement};
-use crate::digest::sha256_hex;
-use crate::documents::Document;
-use crate::ledger::{Ledger, Moment, Prune, PruneKind, Refusal, Settlement};
+use crate::ledger::{Ledger, Moment, Prune, PruneKind, Refusal};
 use crate::reads::LedgerReads;
 
 const DAY_MS: i64 = 86_400_000;
@@ -21,27 +16,6 @@ const DAY_MS: i64 = 86_400_000;
 fn day(day: i64) -> Moment {
     let text = format!("2026-01-{day:02}T00:00:00.000Z");
     Moment { text, epoch_ms: moment(0).epoch_ms + (day - 1) * DAY_MS }
-}
-
-/// Returns a document with this content, used at a time.
-#[must_use]
-pub fn document(content: &str, used: &Moment) -> Document {
-    let text = canonical(&json!({ "content": content }));
-    let digest = sha256_hex(text.as_bytes());
-    Document { digest, text: text.into(), used: used.text.clone() }
-}
-
-/// Makes a settlement name a contract and a policy.
-pub(super) fn naming(settled: &mut Settlement, contract: Document, policy: Document, at: &Moment) {
-    let log = Arc::make_mut(&mut settled.log);
-    log.timestamp.clone_from(&at.text);
-    log.decision_inputs = Some(DecisionInputs {
-        documents: true,
-        contract_digest: Some(contract.digest.clone()),
-        policy_version: policy.digest.clone(),
-        ..DecisionInputs::default()
-    });
-    settled.documents = vec![contract, policy];
 }
 
 /// Settles a call at a time, with a log that names a contract and the policy. `is_handed_over`: whether the

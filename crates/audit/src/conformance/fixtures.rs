@@ -5,14 +5,18 @@ use std::sync::Arc;
 use serde_json::{Map, json};
 use toolbooth_contracts::agent_log::AgentLog;
 use toolbooth_contracts::contract::IdempotencyMode;
+use toolbooth_contracts::decision::DecisionInputs;
 use toolbooth_contracts::event::{AuditEventKind, EventBody};
-use toolbooth_contracts::json::JsonText;
+use toolbooth_contracts::json::{JsonText, canonical};
 use toolbooth_contracts::receipt::StoredResult;
 use toolbooth_contracts::{ContentBlock, Effect, ErrorCode, Status};
 
-use super::documents;
 use crate::claim::KeyRules;
+use crate::digest::sha256_hex;
+use crate::documents::Document;
 use crate::ledger::{Claim, ClaimRequest, Claimed, Ledger, Moment, Resolution, Settlement};
+use crate::reads::LedgerReads;
+use crate::verify::{self, TrustAnchors};
 
 /// Returns the moment `n` milliseconds after the start of 2026.
 #[must_use]
@@ -163,9 +167,36 @@ pub(super) async fn settle_late(ledger: &dyn Ledger, claim: Claim) {
     let mut settled = settlement(claim, IdempotencyMode::Keyed, Effect::Completed, None);
     if let Some(own) = Arc::get_mut(&mut settled) {
         own.terminal.time.clone_from(&at.text);
-        let named = |content| documents::document(content, &at);
-        documents::naming(own, named("contract"), named("policy"), &at);
+        let named = |content| document(content, &at);
+        naming(own, named("contract"), named("policy"), &at);
         own.at = at;
     }
     ledger.settle(settled).await.expect("settles");
+}
+
+/// Returns a document with this content, used at a time.
+#[must_use]
+pub(super) fn document(content: &str, used: &Moment) -> Document {
+    let text = canonical(&json!({ "content": content }));
+    let digest = sha256_hex(text.as_bytes());
+    Document { digest, text: text.into(), used: used.text.clone() }
+}
+
+/// Makes a settlement name a contract and a policy.
+pub(super) fn naming(settled: &mut Settlement, contract: Document, policy: Document, at: &Moment) {
+    let log = Arc::make_mut(&mut settled.log);
+    log.timestamp.clone_from(&at.text);
+    log.decision_inputs = Some(DecisionInputs {
+        documents: true,
+        contract_digest: Some(contract.digest.clone()),
+        policy_version: policy.digest.clone(),
+        ..DecisionInputs::default()
+    });
+    settled.documents = vec![contract, policy];
+}
+
+/// Checks that the store verifies.
+pub(super) async fn assert_sound(ledger: &impl LedgerReads) {
+    let report = verify::store(ledger, TrustAnchors::default()).await.expect("reads");
+    assert!(report.ok, "{report:?}");
 }

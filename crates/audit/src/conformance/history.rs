@@ -8,7 +8,7 @@ use toolbooth_contracts::event::{AuditEventKind, DecisionSummary};
 use toolbooth_contracts::history::Amount;
 use toolbooth_contracts::{Effect, ErrorCode, ToolPattern};
 
-use super::approvals::assert_sound;
+use super::fixtures::assert_sound;
 use super::{fresh, moment, request, resolution, settlement};
 use crate::history::{
     CountedIn, DeclaredWindow, History, HistoryJudge, HistoryQuestion, HistoryVerdict, WindowName,

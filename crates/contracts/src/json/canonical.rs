@@ -6,8 +6,6 @@ use std::fmt::{self, Write as _};
 
 use serde_json::{Map, Value};
 
-use super::tokens::plain_length;
-
 /// Returns the canonical form for digests: RFC 8785, except that integers are written digit for digit, and so are
 /// decimals that no double prints. RFC 8785 would round both, and two different arguments would have the same hash.
 /// Equal numbers have one form (`1.0` is `1`, and `-0` is `0`), but for integers of more than 21 digits.
@@ -224,6 +222,17 @@ impl CanonicalObject {
         self.out.push_str(if self.out.is_empty() { "{}" } else { "}" });
         self.out
     }
+}
+
+/// Returns the number of bytes before the first escape, quotation mark or forbidden control character.
+pub(super) fn plain_length(bytes: &[u8]) -> usize {
+    const BLOCK: usize = 32;
+    let ends = |byte: u8| byte < 0x20 || byte == b'"' || byte == b'\\';
+    // Without an early exit from the inner loop, the compiler compares a whole block at once.
+    let is_plain = |block: &&[u8]| !block.iter().fold(false, |any, byte| any | ends(*byte));
+    let plain = bytes.chunks_exact(BLOCK).take_while(is_plain).count() * BLOCK;
+    let rest = bytes.get(plain..).unwrap_or_default();
+    plain + rest.iter().position(|byte| ends(*byte)).unwrap_or(rest.len())
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@
 //!
 //! Path: 4. Doc: contract.md#json-safe
 
+mod as_text;
 mod canonical;
 #[cfg(feature = "counting")]
 pub mod counting;
@@ -14,7 +15,6 @@ mod plain;
 mod read;
 mod rewrite;
 mod text;
-mod tokens;
 
 use std::collections::HashSet;
 use std::fmt::{self, Write as _};

@@ -16,9 +16,9 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+use super::canonical::plain_length;
 use super::read::{Kind, Reader};
 use super::rewrite::{Rewrite, Unchanged, Unwritable, rewrite, write_rewritten};
-use super::tokens::plain_length;
 use super::{DEPTH_MAX, JsonFault, check_value};
 
 /// JSON text that has passed the gate, without white space between its tokens. Cheap to clone: clones

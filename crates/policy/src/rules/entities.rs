@@ -15,7 +15,7 @@ use toolbooth_contracts::trust::TrustLevel;
 use super::scope::{ACTION, READ_RESOURCES, TOOL, USE_PROMPTS, action_of};
 use crate::caller::Grant;
 use crate::error::EngineError;
-use crate::items::Item;
+use crate::item::Item;
 
 /// The type of callers.
 pub(super) const CALLER: &str = "Caller";

@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 
-use super::{Lock, diff, matches};
+use super::{Lock, Objection, diff, matches};
 use crate::source_claims::SourceClaims;
 use crate::suspicion::{self, Look, Suspicion};
 use crate::tool::RegisteredTool;
@@ -40,15 +40,6 @@ pub struct Approvals {
     pub new_tools: NewTools,
     /// The treatment of suspicious text.
     pub suspicious: Suspicious,
-}
-
-/// The result of judging a discovered tool or item, if there is an objection.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Objection {
-    /// The reason for the quarantine; `None` if it is not quarantined.
-    pub quarantine: Option<String>,
-    /// Its unapproved suspicious text.
-    pub suspicions: Vec<Suspicion>,
 }
 
 impl Approvals {

@@ -17,7 +17,7 @@ use super::change::{Compatibility, FieldChange, text_change};
 use super::diff::{self, Change, ToolDiff};
 use super::{Approvals, InvalidLock, Lock, LockFile, NewTools, Objection, Suspicious};
 use crate::digest;
-use crate::items::{RegisteredItem, spaced_document};
+use crate::items::{RegisteredItem, locked_id, spaced_document};
 use crate::suspicion::{self, Suspicion};
 use crate::tool::Source;
 
@@ -52,14 +52,6 @@ impl LockedItem {
         let key = self.document.get(kind.key_member()).and_then(Value::as_str);
         DiscoveredItem { key: key.unwrap_or_default().to_owned(), document: self.document.clone() }
     }
-}
-
-/// Parses `prompt:ID`, `resource:ID` or `template:ID`; `None` for other text.
-#[must_use]
-pub fn locked_id(text: &str) -> Option<(ItemKind, &str)> {
-    let (word, id) = text.split_once(':')?;
-    let kind = ItemKind::ALL.into_iter().find(|kind| kind.as_str() == word)?;
-    Some((kind, id))
 }
 
 impl LockFile {

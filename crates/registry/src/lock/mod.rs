@@ -9,6 +9,7 @@ mod approvals;
 mod change;
 mod diff;
 mod items;
+mod objection;
 mod pins;
 mod schema;
 mod show;
@@ -21,13 +22,15 @@ use serde_json::{Map, Value};
 use toolbooth_contracts::json;
 use toolbooth_contracts::port::{ItemKind, Listing, Offers};
 
-pub use approvals::{Approvals, NewTools, Objection, Suspicious};
+pub use approvals::{Approvals, NewTools, Suspicious};
 pub use change::{Compatibility, FieldChange, Word, WordChange};
 pub use diff::{Change, ToolDiff, compare, diff};
-pub use items::{LockedItem, diff_items, locked_id};
+pub use items::{LockedItem, diff_items};
+pub use objection::Objection;
 pub use pins::UnrecordedPin;
 pub use show::text as show_text;
 
+pub use crate::items::locked_id;
 use crate::source_claims::SourceClaims;
 use crate::tool::{RegisteredTool, Source};
 

@@ -10,6 +10,7 @@ mod batch;
 mod changes;
 mod needs;
 mod set;
+mod stored;
 
 pub use batch::{Batch, ReceiptChange, WindowChange};
 pub use changes::{
@@ -19,4 +20,5 @@ pub use needs::{
     ApprovalName, CallName, Earlier, Needs, OtherHead, PendingName, RateName, StoreFindings,
     StoreQuery,
 };
-pub use set::{APPROVALS_LOADED, Stored, WorkingSet};
+pub use set::{APPROVALS_LOADED, WorkingSet};
+pub use stored::Stored;

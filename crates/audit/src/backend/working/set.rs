@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 use toolbooth_contracts::approval::Approval;
 use toolbooth_contracts::order::{Order, OrderName};
-use toolbooth_contracts::receipt::{ClaimState, Receipt};
+use toolbooth_contracts::receipt::ClaimState;
 
-use super::{ApprovalName, CallName, Needs, PendingName, RateName, StoreFindings};
+use super::{ApprovalName, CallName, Needs, PendingName, RateName, StoreFindings, Stored};
 #[cfg(doc)]
 use crate::approvals::PENDING_MAX;
 use crate::approvals::has_accounting_event;
@@ -28,23 +28,6 @@ use crate::reads::DamagedRow;
 /// Unspent approvals that are loaded for one call and rule, the newest. There is more than one that has
 /// not expired only where a spent one was given back.
 pub const APPROVALS_LOADED: usize = 20;
-
-/// A receipt with its store-only fields.
-#[derive(Debug, Clone)]
-pub struct Stored {
-    /// The receipt.
-    pub receipt: Arc<Receipt>,
-    /// The fence of the claim.
-    pub fence: u64,
-    /// Whether the owning writer is lost.
-    pub owner_lost: bool,
-}
-
-impl Stored {
-    pub(super) fn runs(&self) -> bool {
-        self.receipt.state == ClaimState::InFlight
-    }
-}
 
 /// Windows that are kept for later batches.
 const WINDOWS_KEPT_MAX: usize = 1_000;

@@ -5,15 +5,16 @@
 
 use serde_json::Value;
 
-use super::read::{BorrowedStep, Reader};
-use super::{JsonFault, JsonFaultKind, NUMBER_TOO_LARGE, Step, overflows};
+use super::{BorrowedStep, Reader};
+use crate::json::canonical::plain_length;
+use crate::json::{FAULTS_MAX, JsonFault, JsonFaultKind, NUMBER_TOO_LARGE, Step, overflows};
 
 impl<'t> Reader<'t> {
-    pub(super) fn peek(&self) -> Option<u8> {
+    pub(in crate::json) fn peek(&self) -> Option<u8> {
         self.bytes.get(self.at).copied()
     }
 
-    pub(super) fn pass_blanks(&mut self) {
+    pub(in crate::json) fn pass_blanks(&mut self) {
         while let Some(byte @ (b' ' | b'\t' | b'\n' | b'\r')) = self.peek() {
             self.blanks = true;
             self.line_breaks |= matches!(byte, b'\n' | b'\r');
@@ -21,7 +22,7 @@ impl<'t> Reader<'t> {
         }
     }
 
-    pub(super) fn fault(
+    pub(in crate::json) fn fault(
         &self,
         kind: JsonFaultKind,
         offset: usize,
@@ -35,9 +36,9 @@ impl<'t> Reader<'t> {
         JsonFault { kind, path, offset, message: message.into() }
     }
 
-    pub(super) fn pass_or(&mut self, fault: JsonFault) -> Result<(), JsonFault> {
+    pub(in crate::json) fn pass_or(&mut self, fault: JsonFault) -> Result<(), JsonFault> {
         match &mut self.soft {
-            Some(soft) if soft.len() < super::FAULTS_MAX => {
+            Some(soft) if soft.len() < FAULTS_MAX => {
                 soft.push(fault);
                 Ok(())
             }
@@ -45,7 +46,7 @@ impl<'t> Reader<'t> {
         }
     }
 
-    pub(super) fn syntax(&self, message: &str) -> JsonFault {
+    pub(in crate::json) fn syntax(&self, message: &str) -> JsonFault {
         let message = match self.peek() {
             None => format!("{message}, found the end"),
             Some(_) => {
@@ -56,7 +57,7 @@ impl<'t> Reader<'t> {
         self.fault(JsonFaultKind::Syntax, self.at, message)
     }
 
-    pub(super) fn word(&mut self) -> Result<Value, JsonFault> {
+    pub(in crate::json) fn word(&mut self) -> Result<Value, JsonFault> {
         let words =
             [("true", Value::Bool(true)), ("false", Value::Bool(false)), ("null", Value::Null)];
         let rest = self.text.get(self.at..).unwrap_or_default();
@@ -67,7 +68,7 @@ impl<'t> Reader<'t> {
     }
 
     /// Reads the literal of a number; `None` for a number out of range.
-    pub(super) fn number(&mut self) -> Result<Option<&'t str>, JsonFault> {
+    pub(in crate::json) fn number(&mut self) -> Result<Option<&'t str>, JsonFault> {
         let start = self.at;
         if self.peek() == Some(b'-') {
             self.at += 1;
@@ -112,7 +113,7 @@ impl<'t> Reader<'t> {
     }
 
     /// Consumes the opening quotation mark of a text, and the text up to its first escape or its end.
-    pub(super) fn pass_plain(&mut self) -> Result<(), JsonFault> {
+    pub(in crate::json) fn pass_plain(&mut self) -> Result<(), JsonFault> {
         if self.peek() != Some(b'"') {
             return Err(self.syntax("expected a text in double quotes"));
         }
@@ -122,7 +123,10 @@ impl<'t> Reader<'t> {
     }
 
     /// Reads the rest of a text after its plain beginning, and appends it to `out`.
-    pub(super) fn rest_of_text(&mut self, out: &mut Option<&mut String>) -> Result<(), JsonFault> {
+    pub(in crate::json) fn rest_of_text(
+        &mut self,
+        out: &mut Option<&mut String>,
+    ) -> Result<(), JsonFault> {
         loop {
             match self.peek() {
                 Some(b'"') => {
@@ -200,15 +204,4 @@ impl<'t> Reader<'t> {
         self.at += 4;
         Ok(u32::from_str_radix(text, 16).unwrap_or(0))
     }
-}
-
-/// Returns the number of bytes before the first escape, quotation mark or forbidden control character.
-pub(super) fn plain_length(bytes: &[u8]) -> usize {
-    const BLOCK: usize = 32;
-    let ends = |byte: u8| byte < 0x20 || byte == b'"' || byte == b'\\';
-    // Without an early exit from the inner loop, the compiler compares a whole block at once.
-    let is_plain = |block: &&[u8]| !block.iter().fold(false, |any, byte| any | ends(*byte));
-    let plain = bytes.chunks_exact(BLOCK).take_while(is_plain).count() * BLOCK;
-    let rest = bytes.get(plain..).unwrap_or_default();
-    plain + rest.iter().position(|byte| ends(*byte)).unwrap_or(rest.len())
 }

@@ -10,9 +10,9 @@ use std::sync::Arc;
 
 use serde_json::{Map, Number, Value};
 
-use super::{
-    DEPTH_MAX, JsonFault, JsonFaultKind, JsonText, Observer, PRIVATE_PREFIX, RESERVED_KEY, Step,
-};
+mod tokens;
+
+use super::{DEPTH_MAX, JsonFault, JsonFaultKind, Observer, PRIVATE_PREFIX, RESERVED_KEY, Step};
 
 /// Maximum number of keys of one object that are compared one by one; more keys use a set.
 const KEYS_COMPARED: usize = 16;
@@ -23,7 +23,7 @@ pub struct Reader<'t> {
     pub(super) text: &'t str,
     pub(super) bytes: &'t [u8],
     /// The shared source, if there is one; it is the same text as `text`.
-    source: Option<&'t Arc<String>>,
+    pub(super) source: Option<&'t Arc<String>>,
     pub(super) at: usize,
     /// The offset of the current member's key.
     key_at: usize,
@@ -38,10 +38,10 @@ pub struct Reader<'t> {
 }
 
 /// The place, the nesting depth and the white space of one value that was read.
-struct Measured {
-    place: Range<usize>,
-    depth: usize,
-    blanks: bool,
+pub(super) struct Measured {
+    pub(super) place: Range<usize>,
+    pub(super) depth: usize,
+    pub(super) blanks: bool,
 }
 
 /// As [`Step`], borrowed from the text.
@@ -305,7 +305,7 @@ impl<'t> Reader<'t> {
     }
 
     /// Reads one value by `read`, and returns the result of `read` and the [`Measured`] properties.
-    fn measured<T>(
+    pub(super) fn measured<T>(
         &mut self,
         read: impl FnOnce(&mut Self) -> Result<T, JsonFault>,
     ) -> Result<(T, Measured), JsonFault> {
@@ -318,38 +318,6 @@ impl<'t> Reader<'t> {
         self.deepest = self.deepest.max(before.0);
         self.blanks |= before.1;
         Ok((made, own))
-    }
-
-    /// Reads any value as text.
-    ///
-    /// # Errors
-    /// The first fault, also of a tolerant reader.
-    pub fn json(&mut self) -> Result<JsonText, JsonFault> {
-        Ok(self.json_of(|reader| reader.skip())?.1)
-    }
-
-    /// Reads one value by `read`, and returns the result of `read` and the text of the value.
-    ///
-    /// # Errors
-    /// As [`Reader::json`].
-    pub fn json_of<T>(
-        &mut self,
-        read: impl FnOnce(&mut Self) -> Result<T, JsonFault>,
-    ) -> Result<(T, JsonText), JsonFault> {
-        let faults = self.soft.as_ref().map_or(0, Vec::len);
-        let (made, Measured { place, depth, blanks }) = self.measured(read)?;
-        if let Some(fault) = self.soft.as_ref().and_then(|soft| soft.get(faults)) {
-            return Err(fault.clone());
-        }
-        let text = match self.source {
-            Some(source) => JsonText::part(source, place, depth, blanks),
-            None => {
-                let text = self.text.get(place).unwrap_or_default().to_owned();
-                let place = 0..text.len();
-                JsonText::part(&Arc::new(text), place, depth, blanks)
-            }
-        };
-        Ok((made, text))
     }
 
     /// Reads any value as a tree.
