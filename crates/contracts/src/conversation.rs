@@ -173,13 +173,13 @@ pub struct Counterpart {
 #[derive(Debug, Clone)]
 pub struct CancelHandle {
     channel: Sender<std::convert::Infallible>,
-    told: Arc<Told>,
+    state: Arc<CancelState>,
 }
 
-/// What a handle has told. It is set before the channel closes, because a dropped handle also closes it and is not a
+/// What a handle has requested. It is set before the channel closes, because a dropped handle also closes it and is not a
 /// cancel.
 #[derive(Debug, Default)]
-struct Told {
+struct CancelState {
     is_cancelled: AtomicBool,
     is_gone: AtomicBool,
 }
@@ -187,21 +187,21 @@ struct Told {
 impl CancelHandle {
     /// Tells the tool to stop; the tool has a grace period to do so.
     pub fn cancel(&self) {
-        self.told.is_cancelled.store(true, Ordering::SeqCst);
+        self.state.is_cancelled.store(true, Ordering::SeqCst);
         self.channel.close();
     }
 
     /// Tells that the caller is gone without having cancelled. What has no effect ends; a tool that may have one goes
     /// on until its effect is known.
     pub fn hang_up(&self) {
-        self.told.is_gone.store(true, Ordering::SeqCst);
+        self.state.is_gone.store(true, Ordering::SeqCst);
         self.cancel();
     }
 
     fn pair() -> (Self, Cancelled) {
         let (channel, closed) = async_channel::bounded(1);
-        let told = Arc::<Told>::default();
-        (Self { channel, told: Arc::clone(&told) }, Cancelled { closed, told })
+        let state = Arc::<CancelState>::default();
+        (Self { channel, state: Arc::clone(&state) }, Cancelled { closed, state })
     }
 }
 
@@ -209,7 +209,7 @@ impl CancelHandle {
 #[derive(Debug, Clone)]
 struct Cancelled {
     closed: Receiver<std::convert::Infallible>,
-    told: Arc<Told>,
+    state: Arc<CancelState>,
 }
 
 impl Conversation {
@@ -321,13 +321,13 @@ impl Conversation {
     /// Whether the caller has cancelled the tool, or is gone.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
-        self.cancelled.told.is_cancelled.load(Ordering::SeqCst)
+        self.cancelled.state.is_cancelled.load(Ordering::SeqCst)
     }
 
     /// Whether the caller is gone without having cancelled.
     #[must_use]
     pub fn has_hung_up(&self) -> bool {
-        self.cancelled.told.is_gone.load(Ordering::SeqCst)
+        self.cancelled.state.is_gone.load(Ordering::SeqCst)
     }
 }
 

@@ -6,7 +6,7 @@ use toolbooth_contracts::order::{KeyState, OrderName, OrderSubject};
 use toolbooth_contracts::{Caller, CallerKind, Identity};
 
 use crate::caller_sets::sets;
-use crate::config::{Config, Durability, Loaded};
+use crate::config::{Config, DurabilitySetting, Loaded};
 use crate::failure::Failure;
 use crate::records;
 
@@ -66,7 +66,7 @@ fn holder(loaded: &Loaded, identity: Identity) -> Result<Identity, Failure> {
         // In memory there are no keys that another process has created.
         Some(name)
             if identity.key_digest.is_none()
-                && loaded.config.store.durability != Durability::Memory =>
+                && loaded.config.store.durability != DurabilitySetting::Memory =>
         {
             let message = format!("there is no API key `{name}` in the store");
             Err(Failure::usage(message)

@@ -23,7 +23,7 @@ use toolbooth_store::sqlite::{
     self, DATABASE, Durability, SqliteOptions, SqliteReads, StartCheck, StoreFolder,
 };
 
-use crate::config::{self, Config, Loaded};
+use crate::config::{Config, DurabilitySetting, Loaded};
 use crate::failure::{FAILED, Failure, OUT_OF_REACH};
 use crate::trust::Trusted;
 
@@ -105,13 +105,13 @@ pub(crate) async fn open(
             .hint("SQLite keeps its digest key in the data folder; take the setting out"));
     }
     let durability = match loaded.config.store.durability {
-        config::Durability::Memory => {
+        DurabilitySetting::Memory => {
             let mut key = [0u8; 32];
             getrandom::fill(&mut key).map_err(|error| Failure::store(error.to_string()))?;
             return Ok(Records::of(MemoryLedger::new(&writer, &key, &at)));
         }
-        config::Durability::Process => Durability::Process,
-        config::Durability::Full => Durability::Full,
+        DurabilitySetting::Process => Durability::Process,
+        DurabilitySetting::Full => Durability::Full,
     };
     let bytes_max = store.bytes_max;
     if let Some(bytes) = bytes_max.filter(|bytes| *bytes < sqlite::BYTES_MAX_LEAST) {
@@ -153,7 +153,7 @@ async fn open_postgres(
     at: Moment,
     accept_restored: bool,
 ) -> Result<Records, Failure> {
-    if loaded.config.store.durability != config::Durability::Full {
+    if loaded.config.store.durability != DurabilitySetting::Full {
         return Err(Failure::configuration("a store with `url` is always durable in full")
             .at("store.durability"));
     }
@@ -260,7 +260,7 @@ pub(crate) fn hand_outside(loaded: &Loaded, note: Option<&str>) {
 
 /// Rejects commands that act on other processes by their common records, where each process has its own.
 pub(crate) fn need_shared(loaded: &Loaded) -> Result<(), Failure> {
-    if loaded.config.store.durability != config::Durability::Memory {
+    if loaded.config.store.durability != DurabilitySetting::Memory {
         return Ok(());
     }
     let message = "with `memory` the records end with each process, so that no other one sees what this one does";

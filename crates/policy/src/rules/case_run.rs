@@ -12,7 +12,7 @@ use toolbooth_contracts::{CallContext, Identity};
 
 use super::arguments::{ArgumentTypes, escaped};
 use super::bind::BoundRules;
-use super::cases::{Case, Decision, TIME, Told};
+use super::cases::{Case, CaseFields, Decision, TIME};
 use crate::caller::Grant;
 use crate::engine::{EngineTool, Question, Verdict};
 use crate::rule_finding::{RuleCode, RuleFinding};
@@ -23,19 +23,19 @@ impl BoundRules {
         let tools: HashMap<&str, &EngineTool<'_>> =
             tools.iter().map(|tool| (tool.contract.tool_id.as_str(), tool)).collect();
         let mut findings = Vec::new();
-        for Case { place, told } in &self.set.cases {
-            let Some(tool) = tools.get(told.tool.as_str()) else {
+        for Case { place, fields } in &self.set.cases {
+            let Some(tool) = tools.get(fields.tool.as_str()) else {
                 let message =
-                    format!("the case `{}` is about `{}`, no known tool", told.name, told.tool);
+                    format!("the case `{}` is about `{}`, no known tool", fields.name, fields.tool);
                 findings.push(RuleFinding::new(RuleCode::UnboundCase, place.clone(), message));
                 continue;
             };
             // Such a tool is quarantined, and its findings tell why.
-            if self.tools.get(&told.tool).is_some_and(|bound| bound.failure.is_some()) {
+            if self.tools.get(&fields.tool).is_some_and(|bound| bound.failure.is_some()) {
                 continue;
             }
-            if let Some(message) = self.failure(told, tool) {
-                let message = format!("the case `{}` fails: {message}", told.name);
+            if let Some(message) = self.failure(fields, tool) {
+                let message = format!("the case `{}` fails: {message}", fields.name);
                 findings.push(RuleFinding::new(RuleCode::Case, place.clone(), message));
             }
         }
@@ -43,23 +43,24 @@ impl BoundRules {
     }
 
     /// Returns what is otherwise than a case expects.
-    fn failure(&self, told: &Told, tool: &EngineTool<'_>) -> Option<String> {
-        if let Some(message) = unknown_argument(told, tool) {
+    fn failure(&self, fields: &CaseFields, tool: &EngineTool<'_>) -> Option<String> {
+        if let Some(message) = unknown_argument(fields, tool) {
             return Some(message);
         }
-        let identity = Identity::named(&told.caller)?;
-        let identity = identity.with_groups(told.groups.clone()).with_scopes(told.scopes.clone());
+        let identity = Identity::named(&fields.caller)?;
+        let identity =
+            identity.with_groups(fields.groups.clone()).with_scopes(fields.scopes.clone());
         let grants: Vec<Grant> =
-            told.grants.iter().filter_map(|grant| Grant::parse(grant).ok()).collect();
+            fields.grants.iter().filter_map(|grant| Grant::parse(grant).ok()).collect();
         let claimed = CallContext {
-            agent_id: told.claimed.agent_id.clone(),
-            phase_id: told.claimed.phase_id.clone(),
-            epic_id: told.claimed.epic_id.clone(),
-            session_id: told.claimed.session_id.clone(),
-            turn_index: told.claimed.turn_index,
+            agent_id: fields.claimed.agent_id.clone(),
+            phase_id: fields.claimed.phase_id.clone(),
+            epic_id: fields.claimed.epic_id.clone(),
+            session_id: fields.claimed.session_id.clone(),
+            turn_index: fields.claimed.turn_index,
             ..CallContext::default()
         };
-        let arguments = Value::Object(told.args.clone());
+        let arguments = Value::Object(fields.args.clone());
         let word = TrustLevel::parse(&tool.contract.policy.trust_level);
         let question = Question {
             caller: &identity,
@@ -67,13 +68,13 @@ impl BoundRules {
             arguments: &arguments,
             claimed: &claimed,
             grants: &grants,
-            trust: told.trust.or(word).unwrap_or(TrustLevel::Untrusted),
-            at: told.at.as_deref().unwrap_or(TIME),
+            trust: fields.trust.or(word).unwrap_or(TrustLevel::Untrusted),
+            at: fields.at.as_deref().unwrap_or(TIME),
         };
         let counted = self.counted(&question);
         let own = counted.as_deref().unwrap_or_default();
         let applying = self.applying(&question).and_then(|(applying, historic)| match historic {
-            Some(rules) => rules.applying(&seen(&rules.windows, own, &told.earlier())),
+            Some(rules) => rules.applying(&seen(&rules.windows, own, &fields.earlier())),
             None => Ok(applying),
         });
         let (rules, decision, why) = match (&applying, &counted) {
@@ -95,22 +96,22 @@ impl BoundRules {
             }
             (Err(error), _) => (Vec::new(), Decision::Error, format!("({error})")),
         };
-        if let Some(expected) = told.decision.filter(|expected| *expected != decision) {
+        if let Some(expected) = fields.decision.filter(|expected| *expected != decision) {
             let (expected, decision) = (expected.as_str(), decision.as_str());
             return Some(format!("`{expected}` is expected, and it is `{decision}` {why}"));
         }
-        if let Some(missing) = told.applying.iter().find(|rule| !rules.contains(&rule.as_str())) {
+        if let Some(missing) = fields.applying.iter().find(|rule| !rules.contains(&rule.as_str())) {
             return Some(format!("`{missing}` does not apply; these do: {}", rules.join(", ")));
         }
-        let other = told.not_match.iter().find(|rule| rules.contains(&rule.as_str()))?;
+        let other = fields.not_match.iter().find(|rule| rules.contains(&rule.as_str()))?;
         Some(format!("`{other}` applies"))
     }
 }
 
 /// Returns what is wrong with the first argument of a case that the tool does not have, or that is probably misspelt: the
 /// decision on such a call tells nothing.
-fn unknown_argument(told: &Told, tool: &EngineTool<'_>) -> Option<String> {
-    if told.args.is_empty() {
+fn unknown_argument(fields: &CaseFields, tool: &EngineTool<'_>) -> Option<String> {
+    if fields.args.is_empty() {
         return None;
     }
     let schema = &tool.contract.input_schema;
@@ -120,8 +121,8 @@ fn unknown_argument(told: &Told, tool: &EngineTool<'_>) -> Option<String> {
         arguments.at(&format!("/{}", escaped(name))) == Some(None)
             && (is_closed || nearest(name, arguments.names()).is_some())
     };
-    let unknown = told.args.keys().find(is_unknown)?;
-    let message = format!("`{}` has no argument `{unknown}`", told.tool);
+    let unknown = fields.args.keys().find(is_unknown)?;
+    let message = format!("`{}` has no argument `{unknown}`", fields.tool);
     Some(match nearest(unknown, arguments.names()) {
         Some(near) => format!("{message}; is `{near}` meant?"),
         None => message,

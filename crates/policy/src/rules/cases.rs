@@ -23,12 +23,12 @@ pub(super) const TIME: &str = "2026-01-01T12:00:00.000Z";
 #[derive(Debug, Clone)]
 pub(super) struct Case {
     pub(super) place: Place,
-    pub(super) told: Told,
+    pub(super) fields: CaseFields,
 }
 
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Told {
+pub(super) struct CaseFields {
     pub(super) name: String,
     #[serde(default = "local")]
     pub(super) caller: String,
@@ -94,7 +94,7 @@ impl Earlier {
     }
 }
 
-impl Told {
+impl CaseFields {
     /// Returns the earlier calls in all windows.
     pub(super) fn earlier(&self) -> History {
         self.history.iter().map(|(name, earlier)| (name.clone(), earlier.seen())).collect()
@@ -154,7 +154,7 @@ pub(super) fn read(
     #[serde(deny_unknown_fields)]
     struct File {
         #[serde(default, rename = "case")]
-        cases: Vec<toml::Spanned<Told>>,
+        cases: Vec<toml::Spanned<CaseFields>>,
     }
     let wrong = |offset: usize, message: String| {
         RuleFinding::new(RuleCode::CaseSyntax, Place::of(name, text, offset), message)
@@ -174,31 +174,32 @@ pub(super) fn read(
     let mut cases = Vec::new();
     for case in file.cases {
         let offset = case.span().start;
-        let told = case.into_inner();
-        let of = |message: String| wrong(offset, format!("the case `{}` {message}", told.name));
+        let fields = case.into_inner();
+        let of = |message: String| wrong(offset, format!("the case `{}` {message}", fields.name));
         let is_empty =
-            told.decision.is_none() && told.applying.is_empty() && told.not_match.is_empty();
+            fields.decision.is_none() && fields.applying.is_empty() && fields.not_match.is_empty();
         if is_empty {
             let finding = of("expects nothing".to_owned());
             findings.push(finding.hint("write `decision`, `match` or `not_match`"));
-        } else if Identity::named(&told.caller).is_none() {
-            findings.push(of(format!("has a caller that is no name: `{}`", told.caller)));
-        } else if let Some(other) = told.history.keys().find(|own| !windows.has(own)) {
+        } else if Identity::named(&fields.caller).is_none() {
+            findings.push(of(format!("has a caller that is no name: `{}`", fields.caller)));
+        } else if let Some(other) = fields.history.keys().find(|own| !windows.has(own)) {
             let finding = of(format!("names a window that is not declared: `{other}`"));
             findings.push(match nearest(other, windows.names()) {
                 Some(near) => finding.hint(format!("is `{near}` meant?")),
                 None => finding,
             });
-        } else if let Some(grant) = told.grants.iter().find(|grant| Grant::parse(grant).is_err()) {
+        } else if let Some(grant) = fields.grants.iter().find(|grant| Grant::parse(grant).is_err())
+        {
             findings.push(of(format!("has a grant that is none: `{grant}`")));
-        } else if let Some(at) = told.at.as_deref().filter(|at| !is_time(at)) {
+        } else if let Some(at) = fields.at.as_deref().filter(|at| !is_time(at)) {
             let finding = of(format!("has a time in another form: `{at}`"));
             findings.push(finding.hint("write it as `2026-01-31T12:00:00.000Z`"));
-        } else if !told.args.values().all(is_json) {
+        } else if !fields.args.values().all(is_json) {
             let message = "has an argument that JSON does not have: a date, or a number that is none or infinite";
             findings.push(of(message.to_owned()));
         } else {
-            cases.push(Case { place: Place::of(name, text, offset), told });
+            cases.push(Case { place: Place::of(name, text, offset), fields });
         }
     }
     cases

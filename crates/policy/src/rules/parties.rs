@@ -52,10 +52,10 @@ impl Parties {
 /// The parties of the last question about a tool: most tools have few callers, and making entities costs as much as
 /// several rules.
 #[derive(Debug, Default)]
-pub(super) struct LastParties(Mutex<Option<Known>>);
+pub(super) struct LastParties(Mutex<Option<PartiesOfQuestion>>);
 
 #[derive(Debug)]
-struct Known {
+struct PartiesOfQuestion {
     caller: Identity,
     grants: Vec<Grant>,
     trust: TrustLevel,
@@ -80,7 +80,7 @@ impl LastParties {
             return Ok(Arc::clone(&known.parties));
         }
         let parties = Arc::new(make()?);
-        *last = Some(Known {
+        *last = Some(PartiesOfQuestion {
             caller: question.caller.clone(),
             grants: question.grants.to_vec(),
             trust: question.trust,

@@ -311,10 +311,10 @@ impl RuleSet {
 
 /// Returns the finding of a case that expects something of a rule that is not in the set.
 fn unknown_rule(case: &Case, rules: &HashMap<String, usize>) -> Option<RuleFinding> {
-    let Case { place, told } = case;
-    let mut expected = told.applying.iter().chain(&told.not_match);
+    let Case { place, fields } = case;
+    let mut expected = fields.applying.iter().chain(&fields.not_match);
     let unknown = expected.find(|id| !rules.contains_key(*id))?;
-    let message = format!("the case `{}` names `{unknown}`, which is no rule", told.name);
+    let message = format!("the case `{}` names `{unknown}`, which is no rule", fields.name);
     let finding = RuleFinding::new(RuleCode::CaseSyntax, place.clone(), message);
     Some(match nearest(unknown, rules.keys().map(String::as_str)) {
         Some(near) => finding.hint(format!("is `{near}` meant?")),

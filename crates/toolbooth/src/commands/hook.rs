@@ -17,7 +17,7 @@ use toolbooth_import::{HookCall, HookClient};
 
 use crate::callers;
 use crate::compose::Runtime;
-use crate::config::{Durability, Hook, Loaded};
+use crate::config::{DurabilitySetting, Hook, Loaded};
 use crate::failure::{Failure, USAGE};
 use crate::hook::Decision;
 use crate::offline::OfflineGateway;
@@ -129,7 +129,7 @@ fn configured(client: HookClient, loaded: &Loaded) -> Result<Hook, Failure> {
     let Some(hook) = loaded.config.hooks.of(client) else {
         return Err(not_configured(client, loaded));
     };
-    if loaded.config.store.durability == Durability::Memory {
+    if loaded.config.store.durability == DurabilitySetting::Memory {
         let message = "each hook is a process of its own, and `memory` keeps nothing between them";
         return Err(Failure::configuration(message).at("store.durability"));
     }

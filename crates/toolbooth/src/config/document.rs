@@ -29,7 +29,7 @@ use super::records::ShownResults;
 use super::records::Store;
 use super::runtimes::CommandPair;
 use super::runtimes::Discovery;
-use super::runtimes::Runtime;
+use super::runtimes::RuntimeSection;
 use super::servers::Server;
 
 /// The whole configuration.
@@ -74,7 +74,7 @@ pub(crate) struct Config {
     /// HTTP endpoints.
     pub(crate) endpoints: BTreeMap<String, super::endpoints::Endpoint>,
     /// Runtimes on this machine.
-    pub(crate) runtimes: BTreeMap<String, Runtime>,
+    pub(crate) runtimes: BTreeMap<String, RuntimeSection>,
     /// Commands that list and run tools.
     pub(crate) commands: BTreeMap<String, CommandPair>,
     /// How tools are discovered.

@@ -19,7 +19,7 @@ use super::setting::Setting;
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Store {
     /// When a response is sent.
-    pub(crate) durability: Durability,
+    pub(crate) durability: DurabilitySetting,
     /// Maximum bytes of the SQLite database and its index, at least 16777216. Absent = their size at the
     /// first start plus half of the free space then (at most 20 GiB).
     pub(crate) bytes_max: Option<u64>,
@@ -100,7 +100,8 @@ pub(crate) struct Retention {
 /// When a response is sent.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Durability {
+#[schemars(rename = "Durability")]
+pub(crate) enum DurabilitySetting {
     /// After fsync.
     #[default]
     Full,

@@ -18,7 +18,8 @@ use super::setting::Setting;
 /// A runtime on this machine.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Runtime {
+#[schemars(rename = "Runtime")]
+pub(crate) struct RuntimeSection {
     /// `handlers` or `command`.
     pub(crate) kind: RuntimeKind,
     /// The language; absent = derived from the handler file that exists.

@@ -68,7 +68,7 @@ pub(super) fn add_sources(
 fn runtime_settings(
     loaded: &Loaded,
     name: &str,
-    runtime: &config::Runtime,
+    runtime: &config::RuntimeSection,
 ) -> Result<CommandSettings, Failure> {
     let place = format!("runtimes.{name}");
     let wrong = |message: String| Failure::configuration(message).at(place.clone());

@@ -308,7 +308,7 @@ fn of_commands(loaded: &Loaded, name: &str, pair: &config::CommandPair) -> Vec<S
     lines
 }
 
-fn of_runtime(loaded: &Loaded, name: &str, runtime: &config::Runtime) -> Vec<String> {
+fn of_runtime(loaded: &Loaded, name: &str, runtime: &config::RuntimeSection) -> Vec<String> {
     let mut lines = match runtime.kind {
         RuntimeKind::Command => {
             let words = match &runtime.command {

@@ -17,7 +17,7 @@ const MODULUS_BYTES_MIN: usize = 256;
 
 /// A public key.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum PublicKey {
+enum JwkKey {
     Rsa {
         n: Vec<u8>,
         e: Vec<u8>,
@@ -34,7 +34,7 @@ pub(super) struct VerifyingKey {
     kid: Option<String>,
     /// The only algorithm, if the issuer names one.
     algorithm: Option<Algorithm>,
-    key: PublicKey,
+    key: JwkKey,
 }
 
 /// The keys of an issuer that verify signatures.
@@ -80,11 +80,11 @@ impl Jwk {
                     all.get(first..).map(<[u8]>::to_vec)
                 };
                 let n = number(self.n).filter(|n| n.len() >= MODULUS_BYTES_MIN)?;
-                PublicKey::Rsa { n, e: number(self.e)? }
+                JwkKey::Rsa { n, e: number(self.e)? }
             }
-            ("EC", Some("P-256")) => PublicKey::P256(point(self.x, self.y, 32)?),
-            ("EC", Some("P-384")) => PublicKey::P384(point(self.x, self.y, 48)?),
-            ("OKP", Some("Ed25519")) => PublicKey::Ed25519(coordinate(self.x, 32)?),
+            ("EC", Some("P-256")) => JwkKey::P256(point(self.x, self.y, 32)?),
+            ("EC", Some("P-384")) => JwkKey::P384(point(self.x, self.y, 48)?),
+            ("OKP", Some("Ed25519")) => JwkKey::Ed25519(coordinate(self.x, 32)?),
             _ => return None,
         };
         let key = VerifyingKey { kid: self.kid, algorithm, key };
@@ -97,12 +97,12 @@ impl VerifyingKey {
     fn fits(&self, algorithm: Algorithm) -> bool {
         use Algorithm::{EdDsa, Es256, Es384, Ps256, Ps384, Ps512, Rs256, Rs384, Rs512};
         let is_of_kind = match self.key {
-            PublicKey::Rsa { .. } => {
+            JwkKey::Rsa { .. } => {
                 matches!(algorithm, Rs256 | Rs384 | Rs512 | Ps256 | Ps384 | Ps512)
             }
-            PublicKey::P256(_) => algorithm == Es256,
-            PublicKey::P384(_) => algorithm == Es384,
-            PublicKey::Ed25519(_) => algorithm == EdDsa,
+            JwkKey::P256(_) => algorithm == Es256,
+            JwkKey::P384(_) => algorithm == Es384,
+            JwkKey::Ed25519(_) => algorithm == EdDsa,
         };
         is_of_kind && self.algorithm.is_none_or(|own| own == algorithm)
     }
@@ -110,7 +110,7 @@ impl VerifyingKey {
     fn verifies(&self, jws: &Jws<'_>) -> bool {
         let (message, signature) = (jws.signed.as_bytes(), &jws.signature);
         let verified = match &self.key {
-            PublicKey::Rsa { n, e } => {
+            JwkKey::Rsa { n, e } => {
                 let rules = match jws.algorithm {
                     Algorithm::Rs256 => &signature::RSA_PKCS1_2048_8192_SHA256,
                     Algorithm::Rs384 => &signature::RSA_PKCS1_2048_8192_SHA384,
@@ -122,15 +122,15 @@ impl VerifyingKey {
                 };
                 RsaPublicKeyComponents { n, e }.verify(rules, message, signature)
             }
-            PublicKey::P256(point) => {
+            JwkKey::P256(point) => {
                 UnparsedPublicKey::new(&signature::ECDSA_P256_SHA256_FIXED, point)
                     .verify(message, signature)
             }
-            PublicKey::P384(point) => {
+            JwkKey::P384(point) => {
                 UnparsedPublicKey::new(&signature::ECDSA_P384_SHA384_FIXED, point)
                     .verify(message, signature)
             }
-            PublicKey::Ed25519(x) => {
+            JwkKey::Ed25519(x) => {
                 UnparsedPublicKey::new(&signature::ED25519, x).verify(message, signature)
             }
         };
