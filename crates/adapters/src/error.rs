@@ -453,3 +453,31 @@ impl AddressError {
         Self::OfName { name: name.to_owned(), reason: Box::new(self) }
     }
 }
+
+/// Why a name cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ResolveError {
+    /// It has an address that requests cannot reach.
+    #[error(transparent)]
+    Refused(AddressError),
+    /// It has no address, or none was found in time.
+    #[error("{0}")]
+    Unresolved(String),
+}
+
+/// The error of a function. The agent sees its text as the tool's own error.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct FunctionError(pub String);
+
+impl From<String> for FunctionError {
+    fn from(sentence: String) -> Self {
+        Self(sentence)
+    }
+}
+
+impl From<&str> for FunctionError {
+    fn from(sentence: &str) -> Self {
+        Self(sentence.to_owned())
+    }
+}

@@ -23,6 +23,8 @@ use toolbooth_contracts::{
     Arguments, Conversation, Dispatch, Effect, Executor, Outcome, ToolOutput,
 };
 
+pub use crate::error::FunctionError;
+
 type Answer = Pin<Box<dyn Future<Output = Outcome> + Send>>;
 type Function = Arc<dyn Fn(Arguments, Conversation) -> Answer + Send + Sync>;
 type Ready = Arc<dyn Fn() -> Readiness + Send + Sync>;
@@ -31,23 +33,6 @@ type Ready = Arc<dyn Fn() -> Readiness + Send + Sync>;
 #[derive(Clone, Default)]
 pub struct Functions {
     functions: HashMap<String, (Function, Ready)>,
-}
-
-/// The error of a function. The agent sees its text as the tool's own error.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct FunctionError(pub String);
-
-impl From<String> for FunctionError {
-    fn from(sentence: String) -> Self {
-        Self(sentence)
-    }
-}
-
-impl From<&str> for FunctionError {
-    fn from(sentence: &str) -> Self {
-        Self(sentence.to_owned())
-    }
 }
 
 impl Functions {

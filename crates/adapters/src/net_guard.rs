@@ -14,6 +14,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 
 use crate::error::AddressError;
+pub use crate::error::ResolveError;
 use crate::own_doors::OwnDoors;
 
 /// Time limit for resolving a name.
@@ -79,17 +80,6 @@ pub fn system_resolver() -> Resolver {
     Arc::new(|host, port| {
         Box::pin(async move { Ok(tokio::net::lookup_host((host, port)).await?.collect()) })
     })
-}
-
-/// Why a name cannot be used.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ResolveError {
-    /// It has an address that requests cannot reach.
-    #[error(transparent)]
-    Refused(AddressError),
-    /// It has no address, or none was found in time.
-    #[error("{0}")]
-    Unresolved(String),
 }
 
 /// Checks the addresses of requests.

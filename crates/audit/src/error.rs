@@ -99,3 +99,39 @@ impl LedgerError {
         Self::Unavailable { reason: with_causes(&error), source: Some(Cause(Arc::new(error))) }
     }
 }
+
+/// An error of a signed note.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NoteError {
+    /// The text does not have the form of a signed note.
+    #[error("this is no signed note: {0}")]
+    Form(&'static str),
+    /// The text is not a verifier key.
+    #[error("this is no verifier key such as `NAME+HASH+KEY`")]
+    Key,
+    /// No signature is by the key.
+    #[error("no signature is by the key `{0}`")]
+    OtherKey(String),
+    /// A signature by the key does not match the text.
+    #[error("the signature by `{0}` does not fit the text")]
+    Signature(String),
+}
+
+/// An error of creating or checking a proof.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProofError {
+    /// The store returned an error.
+    #[error(transparent)]
+    Store(#[from] LedgerError),
+    /// A checkpoint is invalid.
+    #[error(transparent)]
+    Note(#[from] NoteError),
+    /// There is nothing to prove.
+    #[error("{0}")]
+    Missing(String),
+    /// The hashes do not lead to the signed root.
+    #[error("the proof does not fit: {0}")]
+    Wrong(&'static str),
+}

@@ -10,6 +10,7 @@ use ed25519_dalek::Signer as _;
 use ed25519_dalek::{Signature, SigningKey, VerifyingKey};
 
 use crate::digest::hex;
+pub use crate::error::NoteError;
 use crate::sha256::Sha256;
 
 /// The default name of keys.
@@ -20,24 +21,6 @@ pub const SEED_BYTES: usize = 32;
 const ED25519: u8 = 1;
 /// Maximum size of a note, in bytes.
 pub const NOTE_BYTES_MAX: usize = 1 << 20;
-
-/// An error of a signed note.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum NoteError {
-    /// The text does not have the form of a signed note.
-    #[error("this is no signed note: {0}")]
-    Form(&'static str),
-    /// The text is not a verifier key.
-    #[error("this is no verifier key such as `NAME+HASH+KEY`")]
-    Key,
-    /// No signature is by the key.
-    #[error("no signature is by the key `{0}`")]
-    OtherKey(String),
-    /// A signature by the key does not match the text.
-    #[error("the signature by `{0}` does not fit the text")]
-    Signature(String),
-}
 
 fn key_id(name: &str, key: &VerifyingKey) -> [u8; 4] {
     let mut hasher = Sha256::default();

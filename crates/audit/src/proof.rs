@@ -12,8 +12,8 @@ use crate::LedgerReads;
 use crate::backend::merkle::{self, Hash, Leaves, leaf_hash};
 use crate::backend::pruning::PrunedRange;
 use crate::checkpoint::Checkpoint;
-use crate::ledger::LedgerError;
-use crate::note::{self, NoteError};
+pub use crate::error::ProofError;
+use crate::note;
 use crate::reads::{EventFilter, Include};
 
 /// A proof in its file format.
@@ -40,24 +40,6 @@ pub enum Proof {
         /// The nodes, in hex.
         hashes: Vec<String>,
     },
-}
-
-/// An error of creating or checking a proof.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum ProofError {
-    /// The store returned an error.
-    #[error(transparent)]
-    Store(#[from] LedgerError),
-    /// A checkpoint is invalid.
-    #[error(transparent)]
-    Note(#[from] NoteError),
-    /// There is nothing to prove.
-    #[error("{0}")]
-    Missing(String),
-    /// The hashes do not lead to the signed root.
-    #[error("the proof does not fit: {0}")]
-    Wrong(&'static str),
 }
 
 fn parse(hashes: &[String]) -> Result<Vec<Hash>, ProofError> {

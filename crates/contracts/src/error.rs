@@ -72,3 +72,8 @@ pub enum UpstreamError {
     #[error("the server's answer cannot be read: {0}")]
     Unreadable(String),
 }
+
+/// A text that is not the target of a pause.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{}` is not `all`, `tool:ID`, `server:NAME` or `caller:NAME`", .0.escape_debug())]
+pub struct InvalidTarget(pub String);

@@ -6,6 +6,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+pub use crate::error::InvalidTarget;
 use crate::receipt::AuditPlace;
 
 /// The newest decision on one subject.
@@ -111,11 +112,6 @@ impl TryFrom<String> for PauseTarget {
         }
     }
 }
-
-/// A text that is not the target of a pause.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{}` is not `all`, `tool:ID`, `server:NAME` or `caller:NAME`", .0.escape_debug())]
-pub struct InvalidTarget(pub String);
 
 /// An API key, of which only the digest is stored.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

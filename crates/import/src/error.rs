@@ -45,3 +45,26 @@ pub enum ImportError {
     #[error("the document has no `paths`")]
     NoPaths,
 }
+
+/// The reason why a message of a client is not understood.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum HookError {
+    /// It is not JSON that both sides read in the same way.
+    #[error("the message is no JSON: {0}")]
+    NoJson(String),
+    /// It is not an object.
+    #[error("the message is no object")]
+    NoObject,
+    /// It is about another event.
+    #[error("the message is about the event `{found}`; this hook is for `{expected}`")]
+    OtherEvent {
+        /// What the message says.
+        found: String,
+        /// The event of the client's before-tool hooks.
+        expected: &'static str,
+    },
+    /// A member is missing, or has another type.
+    #[error("`{0}` of the message is missing, or of another type")]
+    NoMember(&'static str),
+}

@@ -65,3 +65,27 @@ pub enum SettingError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct EngineError(pub String);
+
+/// Why the rules of a recorded policy cannot be read.
+#[cfg(feature = "cedar")]
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RecordedRulesError {
+    /// They have another form.
+    #[error("its rules are of another form")]
+    Form(#[source] serde_json::Error),
+    /// They are in another language.
+    #[error("its rules are in the language `{}`", .0.escape_debug())]
+    Language(String),
+    /// A window is not valid.
+    #[error(transparent)]
+    Window(SettingError),
+    /// Rules are not valid; at least one finding.
+    #[error("{}", .0.iter().map(|found| format!("{}: {}", found.place, found.message)).collect::<Vec<_>>().join("; "))]
+    Rules(Vec<crate::RuleFinding>),
+}
+
+/// The rules read a window that was not recorded with a call, or was another one then; its name.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the window `{0}` was not recorded with it, or was declared otherwise")]
+pub struct UnrecordedWindow(pub String);

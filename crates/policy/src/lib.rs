@@ -29,7 +29,9 @@ pub use engine::{
     ApprovalNeed, Binding, DependentVerdict, EngineTool, ItemQuestion, PolicyEngine, Question,
     Uncountable, Verdict,
 };
-pub use error::{EngineError, SettingError};
+#[cfg(feature = "cedar")]
+pub use error::RecordedRulesError;
+pub use error::{EngineError, SettingError, UnrecordedWindow};
 pub use explain::{ExplainedStep, Explanation, StepResult};
 pub use flags::FeatureFlags;
 pub use item::Item;

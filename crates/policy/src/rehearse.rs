@@ -11,6 +11,7 @@ use toolbooth_contracts::{CallContext, Caller, ErrorCode, ToolContract};
 
 use crate::authorizer::{Authorizer, ToolStatus};
 use crate::denial::Denial;
+use crate::error::UnrecordedWindow;
 use crate::item::Item;
 use crate::permit::{AskedCall, Permit};
 
@@ -86,12 +87,12 @@ impl Authorizer {
     /// Judges a recorded call of a tool that is active, with the windows that were recorded with it.
     ///
     /// # Errors
-    /// The name of a window that the rules read and that was not recorded, or was another one.
+    /// [`UnrecordedWindow`].
     pub fn rehearse(
         &self,
         call: &AskedCall<'_>,
         recorded: &DecisionInputs,
-    ) -> Result<Rehearsed, String> {
+    ) -> Result<Rehearsed, UnrecordedWindow> {
         let access = self.access(call.caller, call.contract, &ToolStatus::Active);
         let permit = access.and_then(|access| self.authorize(access, call));
         let windows = permit.as_ref().ok().and_then(Permit::windows);
@@ -100,7 +101,7 @@ impl Authorizer {
             recorded.windows.get(name) == Some(window) && recorded.history.contains_key(name)
         };
         if let Some((missing, _)) = windows.iter().find(|(name, own)| !is_known(name, own)) {
-            return Err(missing.clone());
+            return Err(UnrecordedWindow(missing.clone()));
         }
         let complete = |permit: Permit| self.complete(&permit, &recorded.history, None);
         Ok(Rehearsed::of(permit.and_then(complete)))

@@ -34,6 +34,15 @@ pub(crate) enum PieceError {
     NothingThere(String),
 }
 
+/// Why a reference of a plan has no value; the sentences are for the agent.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum ReferenceError {
+    #[error("the result of step `{step}` has nothing at `{pointer}`")]
+    NothingThere { step: String, pointer: String },
+    #[error("the results that it refers to are too large")]
+    TooLarge,
+}
+
 /// Why a caller has no access to the records.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -109,4 +118,15 @@ pub struct InvalidPlan {
 pub(crate) struct NoKey {
     /// The argument that is the key.
     pub(crate) field: String,
+}
+
+/// The reason why a task has no output.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum TaskFailed {
+    /// It panicked with this text.
+    #[error("it panicked: {0}")]
+    Panicked(String),
+    /// The runtime ended before it.
+    #[error("it was aborted")]
+    Aborted,
 }

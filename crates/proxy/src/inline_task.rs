@@ -16,16 +16,7 @@ use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 use tokio_util::task::TaskTracker;
 
-/// The reason why a task has no output.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum TaskFailed {
-    /// It panicked with this text.
-    #[error("it panicked: {0}")]
-    Panicked(String),
-    /// The runtime ended before it.
-    #[error("it was aborted")]
-    Aborted,
-}
+pub(crate) use crate::error::TaskFailed;
 
 type Output<T> = Result<T, TaskFailed>;
 

@@ -16,7 +16,7 @@ use toolbooth_contracts::{
     Arguments, CallContext, Caller, Conversation, ErrorCode, Status, ToolCall, ToolName, ToolResult,
 };
 
-use crate::error::InvalidPlan;
+use crate::error::{InvalidPlan, ReferenceError};
 use crate::path::{CallOptions, DedupKey};
 use crate::proxy::ToolProxy;
 use references::{references, resolved};
@@ -146,14 +146,14 @@ async fn run_step(
     plan_id: &str,
     at: usize,
     step: &PlanStep,
-    args: Result<Value, String>,
+    args: Result<Value, ReferenceError>,
     who: (&Caller, &CallContext),
 ) -> (usize, StepReport, Option<Value>) {
     let parts = &proxy.state().parts;
     let began = parts.clock.monotonic();
     let called = match args {
         Ok(args) => call_step(proxy, plan_id, step, args, who).await,
-        Err(message) => Err(message),
+        Err(error) => Err(error.to_string()),
     };
     let elapsed = parts.clock.monotonic().saturating_sub(began);
     match called {

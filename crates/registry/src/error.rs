@@ -49,3 +49,20 @@ pub enum TemplateError {
         expressions_max: usize,
     },
 }
+
+/// Why a lock file is invalid. An invalid file approves nothing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InvalidLock {
+    /// The error as a sentence.
+    pub message: String,
+    /// Line and column, from 1, if they are known.
+    pub place: Option<(usize, usize)>,
+}
+
+impl std::fmt::Display for InvalidLock {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for InvalidLock {}

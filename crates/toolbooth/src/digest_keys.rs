@@ -30,21 +30,28 @@ async fn own_digester(loaded: &Loaded) -> Result<Option<Digester>, Failure> {
     Ok(Some(digester))
 }
 
-/// Returns the digest keys of this gateway's store for its verification; otherwise why they cannot be used: there are
-/// none, or the store has another one.
+/// What the digest keys of this gateway are for its store.
+pub(crate) enum StoreDigester {
+    /// It has all keys of the store.
+    Fits(Digester),
+    /// It cannot be used: there are no keys, or the store has another one. The sentence is for operators.
+    Lacks(String),
+}
+
+/// Returns the digest keys of this gateway's store for its verification.
 pub(crate) async fn fitting_digester(
     loaded: &Loaded,
     reads: &dyn LedgerReads,
-) -> Result<Result<Digester, String>, Failure> {
+) -> Result<StoreDigester, Failure> {
     let Some(digester) = own_digester(loaded).await? else {
         let missing = "the digest key is missing, so asynchronous calls cannot be compared";
-        return Ok(Err(missing.to_owned()));
+        return Ok(StoreDigester::Lacks(missing.to_owned()));
     };
     let stored = reads.key_ids().await.map_err(|error| Failure::store(error.to_string()))?;
     let is_unknown = |id: &String| digester.all().all(|own| own.key_id() != id);
     match stored.unwrap_or_default().into_iter().find(is_unknown) {
-        None => Ok(Ok(digester)),
-        Some(id) => Ok(Err(format!(
+        None => Ok(StoreDigester::Fits(digester)),
+        Some(id) => Ok(StoreDigester::Lacks(format!(
             "the digest key has the id {}, and the store has one with the id {id}, which is not known here, so \
              asynchronous calls cannot be compared",
             digester.key_id()

@@ -10,6 +10,8 @@ use serde_json::{Map, Value, json};
 use toolbooth_contracts::contract::CLIENT_RUNTIMES;
 use toolbooth_contracts::json;
 
+pub use crate::error::HookError;
+
 /// A client that asks before it runs a tool of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum HookClient {
@@ -32,29 +34,6 @@ pub struct HookCall {
     pub input: Map<String, Value>,
     /// The client's session.
     pub session_id: Option<String>,
-}
-
-/// The reason why a message of a client is not understood.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum HookError {
-    /// It is not JSON that both sides read in the same way.
-    #[error("the message is no JSON: {0}")]
-    NoJson(String),
-    /// It is not an object.
-    #[error("the message is no object")]
-    NoObject,
-    /// It is about another event.
-    #[error("the message is about the event `{found}`; this hook is for `{expected}`")]
-    OtherEvent {
-        /// What the message says.
-        found: String,
-        /// The event of the client's before-tool hooks.
-        expected: &'static str,
-    },
-    /// A member is missing, or has another type.
-    #[error("`{0}` of the message is missing, or of another type")]
-    NoMember(&'static str),
 }
 
 impl HookClient {

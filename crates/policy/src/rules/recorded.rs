@@ -13,6 +13,7 @@ use toolbooth_contracts::ToolPattern;
 use super::history::{HistoryWindow, HistoryWindows, Within};
 use super::set::RuleSet;
 use super::source::RuleFile;
+use crate::error::RecordedRulesError;
 
 /// The rules of a policy, as its document states them.
 #[derive(Deserialize)]
@@ -49,21 +50,19 @@ impl RuleSet {
     /// has an empty set.
     ///
     /// # Errors
-    /// A sentence: why they cannot be read.
-    pub fn of_bundle(bundle: &Value) -> Result<Arc<Self>, String> {
+    /// [`RecordedRulesError`].
+    pub fn of_bundle(bundle: &Value) -> Result<Arc<Self>, RecordedRulesError> {
         let rules = match bundle.get("rules") {
             None | Some(Value::Null) => None,
-            Some(rules) => Some(
-                RecordedRules::deserialize(rules)
-                    .map_err(|error| format!("its rules are of another form: {error}"))?,
-            ),
+            Some(rules) => {
+                Some(RecordedRules::deserialize(rules).map_err(RecordedRulesError::Form)?)
+            }
         };
         let Some(RecordedRules { language, files, windows }) = rules else {
-            return Self::read(&[], &HistoryWindows::default())
-                .map_err(|_| "a set without rules is refused".to_owned());
+            return Self::read(&[], &HistoryWindows::default()).map_err(RecordedRulesError::Rules);
         };
         if language != "cedar" {
-            return Err(format!("its rules are in the language `{}`", language.escape_debug()));
+            return Err(RecordedRulesError::Language(language));
         }
         let file = |RecordedFile { name, text, cases }| {
             let cases = cases.map(|RecordedCases { name, text }| (name, text));
@@ -75,12 +74,8 @@ impl RuleSet {
             (name, HistoryWindow { tool, length: Duration::from_millis(window_ms), sum, within })
         };
         let windows = HistoryWindows::new(windows.into_iter().map(window).collect());
-        let windows = windows.map_err(|error| error.to_string())?;
-        Self::read_all(&files, &windows, true).map_err(|findings| {
-            let told =
-                findings.iter().map(|finding| format!("{}: {}", finding.place, finding.message));
-            told.collect::<Vec<_>>().join("; ")
-        })
+        let windows = windows.map_err(RecordedRulesError::Window)?;
+        Self::read_all(&files, &windows, true).map_err(RecordedRulesError::Rules)
     }
 }
 
@@ -128,7 +123,7 @@ mod tests {
         let none = RuleSet::of_bundle(&json!({ "rules": null })).unwrap();
         assert_eq!(none.differences(&set).added.len(), 1);
         let other = json!({ "rules": { "language": "rego", "files": [], "windows": {} } });
-        assert!(RuleSet::of_bundle(&other).unwrap_err().contains("`rego`"));
+        assert!(RuleSet::of_bundle(&other).unwrap_err().to_string().contains("`rego`"));
         assert!(RuleSet::of_bundle(&json!({ "rules": 7 })).is_err());
     }
 }

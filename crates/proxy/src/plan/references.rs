@@ -6,6 +6,8 @@ use std::collections::HashMap;
 
 use serde_json::{Map, Value};
 
+use crate::error::ReferenceError;
+
 /// Returns the steps that arguments refer to.
 ///
 /// # Errors
@@ -60,11 +62,14 @@ fn is_pointer(text: &str) -> bool {
 
 /// Replaces each reference in arguments by the value that it refers to. `left` is the maximum number of bytes of all
 /// these values; [`take_bytes`] estimates the bytes of a value.
+///
+/// # Errors
+/// [`ReferenceError`].
 pub(super) fn resolved(
     value: &Value,
     results: &HashMap<&str, &Value>,
     left: &mut usize,
-) -> Result<Value, String> {
+) -> Result<Value, ReferenceError> {
     match value {
         Value::Array(items) => items.iter().map(|item| resolved(item, results, left)).collect(),
         Value::Object(members) => {
@@ -73,18 +78,19 @@ pub(super) fn resolved(
             }
             if let Some((step, pointer)) = reference(members) {
                 let found = results.get(step).and_then(|result| result.pointer(pointer));
-                let found = found.ok_or_else(|| {
-                    format!("the result of step `{step}` has nothing at `{pointer}`")
+                let found = found.ok_or_else(|| ReferenceError::NothingThere {
+                    step: step.to_owned(),
+                    pointer: pointer.to_owned(),
                 })?;
                 return match take_bytes(found, left) {
                     true => Ok(found.clone()),
-                    false => Err("the results that it refers to are too large".to_owned()),
+                    false => Err(ReferenceError::TooLarge),
                 };
             }
             members
                 .iter()
                 .map(|(key, member)| Ok((key.clone(), resolved(member, results, left)?)))
-                .collect::<Result<Map<String, Value>, String>>()
+                .collect::<Result<Map<String, Value>, ReferenceError>>()
                 .map(Value::Object)
         }
         other => Ok(other.clone()),

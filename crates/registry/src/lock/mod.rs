@@ -30,6 +30,7 @@ pub use objection::Objection;
 pub use pins::UnrecordedPin;
 pub use show::text as show_text;
 
+pub use crate::error::InvalidLock;
 pub use crate::items::locked_id;
 use crate::source_claims::SourceClaims;
 use crate::tool::{RegisteredTool, Source};
@@ -129,23 +130,6 @@ impl LockedTool {
         }
     }
 }
-
-/// Why a lock file is invalid. An invalid file approves nothing.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct InvalidLock {
-    /// The error as a sentence.
-    pub message: String,
-    /// Line and column, from 1, if they are known.
-    pub place: Option<(usize, usize)>,
-}
-
-impl std::fmt::Display for InvalidLock {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.message)
-    }
-}
-
-impl std::error::Error for InvalidLock {}
 
 impl LockFile {
     /// A lock that approves nothing.

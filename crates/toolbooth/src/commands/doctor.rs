@@ -19,6 +19,7 @@ use toolbooth_server::peer::{PeerOwner, PeerOwners, SocketDiagnostics};
 
 use crate::certificate;
 use crate::config::{self, Config, Loaded};
+use crate::digest_keys::{StoreDigester, fitting_digester};
 use crate::door;
 use crate::executors;
 use crate::failure::Failure;
@@ -371,9 +372,9 @@ async fn store(loaded: &Loaded, checks: &mut Vec<Check>) {
             BTreeMap::new()
         }
     };
-    let digester = match crate::digest_keys::fitting_digester(loaded, &*reads).await {
-        Ok(Ok(digester)) => Some(digester),
-        Ok(Err(reason)) => {
+    let digester = match fitting_digester(loaded, &*reads).await {
+        Ok(StoreDigester::Fits(digester)) => Some(digester),
+        Ok(StoreDigester::Lacks(reason)) => {
             let remedy = match &loaded.config.store.url {
                 Some(_) => "give the key of the other replicas as `digest_key`",
                 None => "restore `digest.key` from a backup",

@@ -211,13 +211,7 @@ impl<'w> Judge<'w> {
             claimed: &claimed,
             at: &at,
         };
-        let after = authorizer.rehearse(&call, inputs);
-        let after = after.map_err(|window| {
-            NotJudged::Unjudged(format!(
-                "the window `{window}` was not recorded with it, or was declared otherwise"
-            ))
-        })?;
-        Ok(after)
+        authorizer.rehearse(&call, inputs).map_err(|error| NotJudged::Unjudged(error.to_string()))
     }
 
     /// Explains what the policy decides on a recorded call. The explanation of a request for a prompt or a resource
@@ -247,11 +241,8 @@ impl<'w> Judge<'w> {
             at: &judged_at(log, inputs),
         };
         // A window that was not recorded is told, and not taken for an empty one.
-        authorizer.rehearse(&call, inputs).map_err(|window| {
-            NotJudged::Unjudged(format!(
-                "the window `{window}` was not recorded with it, or was declared otherwise"
-            ))
-        })?;
+        let judged = authorizer.rehearse(&call, inputs);
+        judged.map_err(|error| NotJudged::Unjudged(error.to_string()))?;
         let history = |_: &_| inputs.history.clone();
         Ok(authorizer.explain(&ToolStatus::Active, &call, None, &history))
     }

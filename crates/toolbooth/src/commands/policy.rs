@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
+use toolbooth_contracts::causes::with_causes;
 use toolbooth_contracts::history::{History, WindowName};
 use toolbooth_contracts::id::nearest;
 use toolbooth_contracts::{Arguments, CallContext, ToolName};
@@ -157,7 +158,8 @@ impl Compared {
         };
         let bundle: Value =
             serde_json::from_str(&text).map_err(|error| unreadable(error.to_string()))?;
-        let rules = RuleSet::of_bundle(&bundle).map_err(unreadable)?;
+        let rules = RuleSet::of_bundle(&bundle);
+        let rules = rules.map_err(|error| unreadable(with_causes(&error)))?;
         let Value::Object(mut settings) = bundle else {
             return Err(unreadable("it is no object".to_owned()));
         };

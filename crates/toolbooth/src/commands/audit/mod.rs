@@ -20,6 +20,7 @@ use super::records::{need, nothing_yet, open, unreadable, whole};
 use crate::cli::{Audit, EventFilterArgs};
 use crate::config::Loaded;
 use crate::config::lock::LockMode;
+use crate::digest_keys::{StoreDigester, fitting_digester};
 use crate::failure::{FAILED, Failure, OUT_OF_REACH};
 use crate::output::{self};
 use crate::records;
@@ -152,9 +153,9 @@ pub(super) async fn audit(loaded: Trusted, command: Audit) -> Result<bool, Failu
                         .await?
                         .ok_or_else(|| Failure::store("there is no store to verify").at(place))?;
                     if is_own {
-                        match crate::digest_keys::fitting_digester(&loaded, &*reads).await? {
-                            Ok(digester) => known.digester = Some(digester),
-                            Err(reason) => lacks_key = Some(reason),
+                        match fitting_digester(&loaded, &*reads).await? {
+                            StoreDigester::Fits(digester) => known.digester = Some(digester),
+                            StoreDigester::Lacks(reason) => lacks_key = Some(reason),
                         }
                     }
                     records::operations(reads)?.verify(known).await.map_err(unreadable)?
