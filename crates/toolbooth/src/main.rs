@@ -106,7 +106,7 @@ fn main() -> ExitCode {
         return hook::answer(hook.limit());
     }
     start_tracing(matches!(cli.command, Command::Serve { .. }));
-    let runtime = tokio::runtime::Builder::new_multi_thread()
+    let runtime = runtime_builder()
         // Schema checks are recursive. Their depth limit assumes this stack size.
         .thread_stack_size(8 << 20)
         .enable_all()
@@ -135,6 +135,18 @@ fn main() -> ExitCode {
             ExitCode::from(failure.exit)
         }
     }
+}
+
+/// Returns the runtime with half of the cores as threads: the writer of the store, the search index and the programs
+/// that are started here run beside them. More threads mostly wake one another: with two of them on two cores, a call
+/// takes a quarter more processor time (docs/benchmarks.md, *The gateway*). `TOKIO_WORKER_THREADS` overrides it.
+fn runtime_builder() -> tokio::runtime::Builder {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    if std::env::var_os("TOKIO_WORKER_THREADS").is_none() {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        builder.worker_threads((cores / 2).max(1));
+    }
+    builder
 }
 
 /// Whether the command line requests JSON output, even if the other arguments cannot be parsed.

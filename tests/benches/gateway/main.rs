@@ -29,13 +29,13 @@ const SYNCS: usize = 200;
 
 /// What is measured for each target.
 const WORKS: [(&str, Era, usize, Work); 7] = [
-    ("100 bytes, 1 client", Era::Modern, 1, Work::Echo(100)),
-    ("100 bytes, 16 clients", Era::Modern, 16, Work::Echo(100)),
+    (report::CLIENT_1, Era::Modern, 1, Work::Echo(100)),
+    (report::CLIENTS_16, Era::Modern, 16, Work::Echo(100)),
     ("100 bytes, 16 clients with sessions", Era::Legacy, 16, Work::Echo(100)),
-    ("100 bytes, 64 clients", Era::Modern, 64, Work::Echo(100)),
-    ("10 kB, 16 clients", Era::Modern, 16, Work::Echo(10_000)),
-    ("1 MB, 16 clients", Era::Modern, 16, Work::Echo(1_000_000)),
-    ("list of 5,000 tools, 4 clients", Era::Modern, 4, Work::List),
+    (report::CLIENTS_64, Era::Modern, 64, Work::Echo(100)),
+    (report::KB_10, Era::Modern, 16, Work::Echo(10_000)),
+    (report::MB_1, Era::Modern, 16, Work::Echo(1_000_000)),
+    (report::LIST, Era::Modern, 4, Work::List),
 ];
 
 struct Options {
@@ -45,6 +45,8 @@ struct Options {
     only: String,
     /// Another gateway before the same upstream, and its name of the tool.
     against: Option<Target>,
+    /// The port of the upstream, so that another gateway can be configured for it; 0 = any free one.
+    port: u16,
     /// Whether the other doors, settings and stores are measured instead.
     variants: bool,
 }
@@ -67,6 +69,7 @@ impl Options {
             time: Duration::from_millis(number("--ms").unwrap_or(1_500) as u64),
             only: after("--only").unwrap_or_default().to_owned(),
             against,
+            port: after("--port").map_or(0, |text| text.parse().expect("--port")),
             variants: words.contains(&"--variants"),
         }
     }
@@ -86,7 +89,7 @@ impl Governed {
     }
 
     fn target(&self) -> Target {
-        Target::new("Toolbooth", &self.gateway.address, "up_echo")
+        Target::new(report::TOOLBOOTH, &self.gateway.address, "up_echo")
     }
 }
 
@@ -127,17 +130,15 @@ async fn throughput(options: &Options) -> Vec<Row> {
             continue;
         }
         let tools = if matches!(work, Work::List) { MANY_TOOLS } else { 1 };
-        let upstream = Server::start(&["upstream", &tools.to_string()]);
+        let upstream = Server::upstream(tools, options.port);
         let proxy = Server::start(&["proxy", &upstream.address]);
         let governed = Governed::start(&upstream);
         let mut targets = vec![
-            Target::new("direct", &upstream.address, ECHO),
-            Target::new("reverse proxy", &proxy.address, ECHO),
+            Target::new(report::DIRECT, &upstream.address, ECHO),
+            Target::new(report::PROXY, &proxy.address, ECHO),
             governed.target(),
         ];
-        if !matches!(work, Work::List) {
-            targets.extend(options.against.clone());
-        }
+        targets.extend(options.against.clone());
         let cpu = |target: usize| match target {
             1 => proxy.cpu(),
             2 => governed.gateway.cpu(),
@@ -171,7 +172,7 @@ fn memory_of(gateway: &RunningGateway) -> [u64; 2] {
 }
 
 async fn memory() -> [[u64; 2]; 3] {
-    let upstream = Server::start(&["upstream", &SOME_TOOLS.to_string()]);
+    let upstream = Server::upstream(SOME_TOOLS, 0);
     let governed = Governed::start(&upstream);
     let target = governed.target();
     load::calls(&target, 1, 16).await;
@@ -180,22 +181,25 @@ async fn memory() -> [[u64; 2]; 3] {
         load::calls(&target, 16, CALLS).await;
         *own = memory_of(&governed.gateway);
     }
+    governed.gateway.stop();
+    governed.place.assert_sound();
     measured
 }
 
 /// Returns how long it takes from the start of the gateway to the first call that is answered.
 async fn starts() -> Vec<Duration> {
-    let upstream = Server::start(&["upstream", &SOME_TOOLS.to_string()]);
+    let upstream = Server::upstream(SOME_TOOLS, 0);
     let Governed { place, gateway } = Governed::start(&upstream);
     gateway.stop();
     let mut times = Vec::new();
     for _ in 0..STARTS {
         let began = Instant::now();
         let gateway = place.serve();
-        load::calls(&Target::new("Toolbooth", &gateway.address, "up_echo"), 1, 1).await;
+        load::calls(&Target::new(report::TOOLBOOTH, &gateway.address, "up_echo"), 1, 1).await;
         times.push(began.elapsed());
         gateway.stop();
     }
+    place.assert_sound();
     times.sort_unstable();
     times
 }
@@ -212,9 +216,9 @@ fn main() {
     let options = Options::of(&words);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     if options.variants {
-        let row = runtime.block_on(variants::measured(&options));
+        let rows = runtime.block_on(variants::measured(&options));
         let synced = runtime.block_on(variants::synced(&options));
-        print!("{}", report::variants(&row, synced));
+        print!("{}", report::variants(&rows, synced));
         return;
     }
     let rows = runtime.block_on(throughput(&options));

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use crate::load::{Done, Target};
+use crate::variants;
 
 /// What was measured of one target, one value for each round.
 #[derive(Debug, Default, Clone)]
@@ -108,10 +109,20 @@ fn works(rows: &[Row]) -> String {
     text
 }
 
-/// Returns the table of the other doors, settings and stores in Markdown. `synced` has a number of calls and that of
+/// Returns the tables of the other doors, settings and stores in Markdown. `synced` has a number of calls and that of
 /// `fdatasync`s during them.
-pub(crate) fn variants(row: &Row, synced: Option<(usize, usize)>) -> String {
-    let mut text = works(std::slice::from_ref(row));
+pub(crate) fn variants(rows: &[Row], synced: Option<(usize, usize)>) -> String {
+    let mut text = works(rows);
+    let relaxed = |work| share_of(rows, work, variants::RELAXED);
+    let musts = [
+        Must::at_least(
+            "share of direct without waiting for the claim, 16 clients",
+            0.16,
+            relaxed(CLIENTS_16),
+        ),
+        Must::at_least("the same, 64 clients", 0.21, relaxed(CLIENTS_64)),
+    ];
+    text += &written(&musts);
     if let Some((calls, syncs)) = synced {
         let _ = writeln!(
             text,
@@ -119,6 +130,114 @@ pub(crate) fn variants(row: &Row, synced: Option<(usize, usize)>) -> String {
         );
     }
     text
+}
+
+/// Names of works.
+pub(crate) const CLIENT_1: &str = "100 bytes, 1 client";
+pub(crate) const CLIENTS_16: &str = "100 bytes, 16 clients";
+pub(crate) const CLIENTS_64: &str = "100 bytes, 64 clients";
+pub(crate) const KB_10: &str = "10 kB, 16 clients";
+pub(crate) const MB_1: &str = "1 MB, 16 clients";
+pub(crate) const LIST: &str = "list of 5,000 tools, 4 clients";
+/// Names of targets.
+pub(crate) const DIRECT: &str = "direct";
+pub(crate) const PROXY: &str = "reverse proxy";
+pub(crate) const TOOLBOOTH: &str = "Toolbooth";
+
+/// A goal, and what was measured.
+struct Must {
+    what: &'static str,
+    /// Whether more is better.
+    is_least: bool,
+    limit: f64,
+    measured: f64,
+}
+
+impl Must {
+    fn at_least(what: &'static str, limit: f64, measured: f64) -> Self {
+        Self { what, is_least: true, limit, measured }
+    }
+
+    fn at_most(what: &'static str, limit: f64, measured: f64) -> Self {
+        Self { what, is_least: false, limit, measured }
+    }
+}
+
+/// Returns the table of goals in Markdown.
+fn written(musts: &[Must]) -> String {
+    let mut text =
+        String::from("\n| goal | limit | measured | reached |\n| --- | --: | --: | --- |\n");
+    for Must { what, is_least, limit, measured } in musts {
+        let (sign, is_reached) = match is_least {
+            true => ("≥", measured >= limit),
+            false => ("≤", measured <= limit),
+        };
+        // Small shares need digits that millions of bytes do not.
+        let digits = if *limit < 1.0 { 3 } else { 1 };
+        let reached = if is_reached { "yes" } else { "no" };
+        let _ = writeln!(text, "| {what} | {sign} {limit} | {measured:.digits$} | {reached} |");
+    }
+    text
+}
+
+/// Returns what was measured of a target in a work.
+fn samples_of<'r>(rows: &'r [Row], work: &str, target: &str) -> Option<(&'r Row, &'r Samples)> {
+    let row = rows.iter().find(|row| row.name == work)?;
+    let at = row.targets.iter().position(|own| own.name == target)?;
+    Some((row, row.samples.get(at)?))
+}
+
+/// Returns the share of the direct rate; not a number if it was not measured.
+fn share_of(rows: &[Row], work: &str, target: &str) -> f64 {
+    samples_of(rows, work, target).map_or(f64::NAN, |(row, own)| shares(&row.samples, own)[0])
+}
+
+/// Returns the median of one kind of value.
+fn median_of(rows: &[Row], work: &str, target: &str, of: fn(&Samples) -> &Vec<f64>) -> f64 {
+    samples_of(rows, work, target).map_or(f64::NAN, |(_, own)| spread(of(own).clone())[0])
+}
+
+/// Returns the goals of the gateway with its default settings.
+fn goals(
+    rows: &[Row],
+    memory: [[u64; 2]; 3],
+    starts: &[Duration],
+    syncs: &[Duration],
+) -> Vec<Must> {
+    let share = |work| share_of(rows, work, TOOLBOOTH);
+    let cpu = |target| median_of(rows, CLIENTS_16, target, |own| &own.cpu);
+    let p50 = |target| median_of(rows, CLIENT_1, target, |own| &own.medians);
+    let allowed = 2.0 * at(syncs, 0.5) + p50(PROXY) - p50(DIRECT);
+    let tail = samples_of(rows, CLIENTS_64, TOOLBOOTH).map_or(f64::NAN, |(_, own)| {
+        spread(own.tails.iter().zip(&own.medians).map(|(tail, median)| tail / median))[0]
+    });
+    let [idle, first, second] = memory.map(|[all, _]| all as f64 / 1_024.0);
+    vec![
+        Must::at_most(
+            "CPU of a call at 16 clients, in that of the reverse proxy",
+            6.0,
+            cpu(TOOLBOOTH) / cpu(PROXY),
+        ),
+        Must::at_least("share of direct, 16 clients", 0.13, share(CLIENTS_16)),
+        Must::at_least("share of direct, 64 clients", 0.18, share(CLIENTS_64)),
+        Must::at_most(
+            "time added for 1 client, in two syncs and what the reverse proxy adds",
+            1.5,
+            (p50(TOOLBOOTH) - p50(DIRECT)) / allowed,
+        ),
+        Must::at_least("share of direct, 10 kB", 0.07, share(KB_10)),
+        Must::at_least("share of direct, 1 MB", 0.30, share(MB_1)),
+        Must::at_least("share of direct, list of 5,000 tools", 1.0, share(LIST)),
+        Must::at_most("p99 / p50, 64 clients", 2.5, tail),
+        Must::at_most("MiB of memory after 16 calls, 100 tools", 20.0, idle),
+        Must::at_most("MiB of memory after 50,000 calls", 30.0, first),
+        Must::at_most("MiB that further 50,000 calls add", 2.0, second - first),
+        Must::at_most(
+            "ms from the start to the first answered call, 100 tools",
+            25.0,
+            at(starts, 0.5) / 1_000.0,
+        ),
+    ]
 }
 
 /// Returns the tables in Markdown.
@@ -148,5 +267,5 @@ pub(crate) fn tables(
         at(syncs, 0.5),
         at(syncs, 0.99),
     );
-    text
+    text + &written(&goals(rows, memory, starts, syncs))
 }

@@ -35,6 +35,11 @@ pub(crate) struct Server {
 }
 
 impl Server {
+    /// Starts an MCP server with a tool that echoes and `tools - 1` others.
+    pub(crate) fn upstream(tools: usize, port: u16) -> Self {
+        Self::start(&["upstream", &tools.to_string(), &port.to_string()])
+    }
+
     /// Starts a server with the arguments of [`run`], and waits until it listens.
     pub(crate) fn start(arguments: &[&str]) -> Self {
         let own = std::env::current_exe().unwrap();
@@ -62,24 +67,25 @@ impl Drop for Server {
     }
 }
 
-/// Runs a server, if the arguments of this program ask for one: `upstream TOOLS`, or `proxy ADDRESS`.
+/// Runs a server, if the arguments of this program ask for one: `upstream TOOLS PORT`, or `proxy ADDRESS`. The port 0 is
+/// any free one.
 pub(crate) fn run(arguments: &[&str]) -> bool {
     match arguments {
-        ["upstream", tools] => upstream(tools.parse().unwrap()),
+        ["upstream", tools, port] => upstream(tools.parse().unwrap(), port.parse().unwrap()),
         ["proxy", address] => reverse_proxy(address),
         _ => return false,
     }
     true
 }
 
-fn serve<F, A>(answer: F)
+fn serve<F, A>(port: u16, answer: F)
 where
     F: Fn(Request<Incoming>) -> A + Clone + Send + Sync + 'static,
     A: Future<Output = Response<Body>> + Send,
 {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let listener = TcpListener::bind(("127.0.0.1", port)).await.unwrap();
         println!("{}", listener.local_addr().unwrap());
         loop {
             let (stream, _) = listener.accept().await.unwrap();
@@ -119,9 +125,9 @@ struct Arguments<'m> {
 }
 
 /// Serves a tool that echoes, and `tools - 1` others, of which each is described in 600 bytes at least.
-fn upstream(tools: usize) {
+fn upstream(tools: usize, port: u16) {
     let list: Arc<str> = tools_of(tools).into();
-    serve(move |request| {
+    serve(port, move |request| {
         let list = Arc::clone(&list);
         async move {
             if request.method() != Method::POST {
@@ -212,7 +218,7 @@ fn tools_of(count: usize) -> String {
 fn reverse_proxy(address: &str) {
     let address: Arc<str> = address.into();
     let client: Client<_, Incoming> = Client::builder(TokioExecutor::new()).build_http();
-    serve(move |mut request| {
+    serve(0, move |mut request| {
         let (address, client) = (Arc::clone(&address), client.clone());
         async move {
             let path = request.uri().path_and_query().map_or("/", |path| path.as_str());

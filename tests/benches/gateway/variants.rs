@@ -10,12 +10,14 @@ use toolbooth_tests::{Place, RunningGateway};
 
 use crate::load::{self, Door, Era, Target, Work};
 use crate::pipe::Pipe;
-use crate::report::{Row, Samples};
+use crate::report::{self, Row, Samples};
 use crate::servers::{ECHO, Server};
 use crate::{Options, place, settings};
 
-const NAME: &str = "100 bytes, 16 clients";
 const CLIENTS: usize = 16;
+/// What the durable intent costs is measured with more clients too.
+const CROWD: usize = 64;
+pub(crate) const RELAXED: &str = "no wait for the claim (`intent`)";
 const SIZE: usize = 100;
 const WORK: Work = Work::Echo(SIZE);
 /// A rule that reads an argument of every call.
@@ -59,9 +61,9 @@ impl Variant {
 
 fn variants(upstream: &Server, postgres: Option<&Postgres>) -> Vec<Variant> {
     let with = |more: &str| place(&format!("{}{more}", settings(upstream)));
-    let plain = Variant::of("Toolbooth", vec![with("")]);
+    let plain = Variant::of(report::TOOLBOOTH, vec![with("")]);
     let relaxed = with("defaults = { read_only = true }\n[proxy]\nintent = \"relaxed\"\n");
-    let relaxed = Variant::of("no wait for the claim (`intent`)", vec![relaxed]);
+    let relaxed = Variant::of(RELAXED, vec![relaxed]);
     let mut calls = Variant::of("`/v1/calls`", vec![with("")]);
     (calls.target.door, calls.target.tool) = (Door::Calls, "up.echo".to_owned());
     let callers = "[callers.agents]\nmatch = [\"key:agent\"]\ntools = [\"*\"]\ngrants = [\"*\"]\n";
@@ -105,11 +107,40 @@ fn variants(upstream: &Server, postgres: Option<&Postgres>) -> Vec<Variant> {
 }
 
 /// Measures the variants in turns, beside the upstream itself.
-pub(crate) async fn measured(options: &Options) -> Row {
-    let upstream = Server::start(&["upstream", "1"]);
+pub(crate) async fn measured(options: &Options) -> Vec<Row> {
+    let upstream = Server::upstream(1, 0);
     let postgres = Postgres::start();
     let mut variants = variants(&upstream, postgres.as_ref());
-    let direct = Target::new("direct", &upstream.address, ECHO);
+    let all = in_turns(options, &upstream, &mut variants, report::CLIENTS_16, CLIENTS).await;
+    let mut few: Vec<Variant> = Vec::new();
+    let mut rest = Vec::new();
+    for own in variants {
+        match [report::TOOLBOOTH, RELAXED].contains(&own.target.name) {
+            true => few.push(own),
+            false => rest.push(own),
+        }
+    }
+    let crowd = in_turns(options, &upstream, &mut few, report::CLIENTS_64, CROWD).await;
+    for Variant { places, runner, .. } in few.into_iter().chain(rest) {
+        match runner {
+            Runner::Pipe(pipe) => drop(pipe),
+            Runner::Gateways(all) => all.into_iter().for_each(|own| drop(own.stop())),
+        }
+        if let Some(place) = places.first() {
+            place.assert_sound();
+        }
+    }
+    vec![all, crowd]
+}
+
+async fn in_turns(
+    options: &Options,
+    upstream: &Server,
+    variants: &mut [Variant],
+    name: &'static str,
+    clients: usize,
+) -> Row {
+    let direct = Target::new(report::DIRECT, &upstream.address, ECHO);
     let targets: Vec<Target> =
         std::iter::once(direct).chain(variants.iter().map(|own| own.target.clone())).collect();
     let mut samples = vec![Samples::default(); targets.len()];
@@ -121,8 +152,8 @@ pub(crate) async fn measured(options: &Options) -> Row {
             let own = index.checked_sub(1).and_then(|index| variants.get_mut(index));
             let before = own.as_ref().map_or(Duration::ZERO, |own| own.cpu());
             let done = match own.map(|own| &mut own.runner) {
-                Some(Runner::Pipe(pipe)) => pipe.run(CLIENTS, &target.tool, SIZE, options.time),
-                _ => load::run(target, Era::Modern, CLIENTS, WORK, options.time).await,
+                Some(Runner::Pipe(pipe)) => pipe.run(clients, &target.tool, SIZE, options.time),
+                _ => load::run(target, Era::Modern, clients, WORK, options.time).await,
             };
             let own = index.checked_sub(1).and_then(|index| variants.get(index));
             let after = own.map_or(Duration::ZERO, Variant::cpu);
@@ -131,22 +162,13 @@ pub(crate) async fn measured(options: &Options) -> Row {
             }
         }
     }
-    for Variant { places, runner, .. } in variants {
-        match runner {
-            Runner::Pipe(pipe) => drop(pipe),
-            Runner::Gateways(all) => all.into_iter().for_each(|own| drop(own.stop())),
-        }
-        if let Some(place) = places.first() {
-            place.assert_sound();
-        }
-    }
-    Row { name: NAME, targets, samples }
+    Row { name, targets, samples }
 }
 
-/// Returns how many calls were made while `strace` counted the `fdatasync`s of the gateway, and their number.
-/// `None` without `strace`.
+/// Returns how many calls were made while `strace` counted the `fdatasync`s of the gateway, and their number. All
+/// records of these calls verify afterwards. `None` without `strace`.
 pub(crate) async fn synced(options: &Options) -> Option<(usize, usize)> {
-    let upstream = Server::start(&["upstream", "1"]);
+    let upstream = Server::upstream(1, 0);
     let place = place(&settings(&upstream));
     let gateway = place.serve();
     let mut strace = Command::new("strace")
@@ -164,7 +186,7 @@ pub(crate) async fn synced(options: &Options) -> Option<(usize, usize)> {
         eprintln!("`fdatasync` is not counted: {first}");
         return None;
     }
-    let target = Target::new("Toolbooth", &gateway.address, "up_echo");
+    let target = Target::new(report::TOOLBOOTH, &gateway.address, "up_echo");
     let done = load::run(&target, Era::Modern, CLIENTS, WORK, options.time).await;
     let ended = Command::new("kill").args(["-INT", &strace.id().to_string()]).status();
     assert!(ended.is_ok_and(|status| status.success()), "strace is there");
@@ -172,8 +194,10 @@ pub(crate) async fn synced(options: &Options) -> Option<(usize, usize)> {
     told.read_to_string(&mut text).unwrap();
     strace.wait().unwrap();
     gateway.stop();
+    place.assert_sound();
     let line = text.lines().find(|line| line.ends_with(" fdatasync"))?;
     let syncs = line.split_whitespace().nth(3)?.parse().ok()?;
-    assert!(syncs > 0, "{text}");
+    // A call waits for two commits, and a commit has one step of each client at most.
+    assert!(syncs >= 2 * done.times.len() / CLIENTS, "{text}");
     Some((done.times.len(), syncs))
 }
