@@ -27,6 +27,14 @@ pub(super) enum Broken {
     Lost(String),
 }
 
+/// Returns the data of a chunk that is one whole message and nothing else, in the form that most servers send: an
+/// optional `event: message` and one line of data. Most answers are such a chunk, so that no line is copied.
+fn only_message(chunk: &[u8]) -> Option<&[u8]> {
+    let line = chunk.strip_prefix(b"event: message\n").unwrap_or(chunk);
+    let data = line.strip_prefix(b"data: ")?.strip_suffix(b"\n\n")?;
+    (!data.is_empty() && memchr::memchr2(b'\n', b'\r', data).is_none()).then_some(data)
+}
+
 /// The events of a stream. Cancel-safe.
 #[derive(Debug)]
 pub(super) struct Events<S> {
@@ -81,7 +89,19 @@ where
                 return Err(Broken::TooLarge);
             }
             match self.chunks.next().await {
-                Some(Ok(chunk)) => self.buffer.extend_from_slice(chunk.as_ref()),
+                Some(Ok(chunk)) => {
+                    let chunk = chunk.as_ref();
+                    if self.is_between_events()
+                        && let Some(data) = only_message(chunk)
+                    {
+                        if data.len() > self.bytes_max {
+                            return Err(Broken::TooLarge);
+                        }
+                        self.begun = true;
+                        return Ok(Some(Event { data: data.to_vec(), ..Event::default() }));
+                    }
+                    self.buffer.extend_from_slice(chunk);
+                }
                 Some(Err(error)) => return Err(Broken::Lost(error.to_string())),
                 None => return Ok(None),
             }
@@ -91,6 +111,11 @@ where
     /// Returns the remaining chunks.
     pub(super) fn into_rest(self) -> S {
         self.chunks
+    }
+
+    /// Whether nothing of the next event was read.
+    fn is_between_events(&self) -> bool {
+        self.buffer.is_empty() && !self.after_cr && !self.other && self.event == Event::default()
     }
 
     /// Returns the next whole line.
@@ -109,7 +134,7 @@ where
             }
         }
         let unseen = self.buffer.get(self.scanned..).unwrap_or_default();
-        let Some(end) = unseen.iter().position(|byte| matches!(byte, b'\n' | b'\r')) else {
+        let Some(end) = memchr::memchr2(b'\n', b'\r', unseen) else {
             self.scanned = self.buffer.len();
             return None;
         };
@@ -185,6 +210,30 @@ mod tests {
             .map(|(data, id)| (data.to_owned(), id.map(str::to_owned)));
         for piece in [1, 2, 3, 7, 1_000] {
             assert_eq!(all(text, piece).await, expected, "{piece}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_chunk_that_is_one_message_is_read_as_its_pieces_are() {
+        let whole =
+            ["data: a b\n\n", "event: message\ndata:  c\n\n", "data: \n\n", "data: d\n\n\n"];
+        let others =
+            ["data: e\r\r", "event: other\ndata: f\n\n", "data: g\ndata: h\n\n", "id: 1\n"];
+        let others = others.into_iter().chain(["\u{feff}data: i\n\n", "data: j", "\n\n"]);
+        // Each may follow each, as a chunk of its own.
+        let texts: Vec<&str> = whole.into_iter().chain(others).collect();
+        for first in &texts {
+            for second in &texts {
+                let chunks =
+                    [*first, second, "data: end\n\n"].map(|part| Ok::<_, String>(part.to_owned()));
+                let mut events = Events::new(stream::iter(chunks), 64);
+                let mut out = Vec::new();
+                while let Ok(Some(event)) = events.next().await {
+                    out.push((String::from_utf8(event.data).unwrap(), event.id));
+                }
+                let joined = format!("{first}{second}data: end\n\n");
+                assert_eq!(out, all(&joined, 1).await, "{first:?}, {second:?}");
+            }
         }
     }
 
