@@ -55,11 +55,14 @@ impl ToolProxy {
         self.run(call, conversation, CallOptions::default()).await.result
     }
 
-    /// As [`ToolProxy::call`], with the rules of a front door for agents. The result is in the form for
-    /// an agent, in the world that judged the call: large texts that its receipt stores are shortened.
-    ///
-    /// The call runs within this future, so the future must be polled until it is ready. If it is dropped,
+    /// As [`ToolProxy::call`], within this future, so the future must be polled until it is ready. If it is dropped,
     /// the call goes on in a task of its own.
+    pub async fn call_inline(&self, call: ToolCall, conversation: Conversation) -> ToolResult {
+        self.within(call, conversation, CallOptions::default(), false).await.result
+    }
+
+    /// As [`ToolProxy::call_inline`], with the rules of a front door for agents. The result is in the form for
+    /// an agent, in the world that judged the call: large texts that its receipt stores are shortened.
     pub async fn call_shown(
         &self,
         call: ToolCall,

@@ -74,7 +74,7 @@ pub(super) async fn call(
     let (conversation, cancel) = Conversation::detached();
     let hang_up_on_drop = HangUpOnDrop(cancel);
     let call = ToolCall::new(request, caller).by_any_name();
-    let result = door.gateway.proxy.call(call, conversation).await;
+    let result = door.gateway.proxy.call_inline(call, conversation).await;
     let answer = match Problem::of(&result) {
         Some(problem) => problem.into_response(),
         None => Json(result).into_response(),
