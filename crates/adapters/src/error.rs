@@ -455,6 +455,7 @@ impl AddressError {
 }
 
 /// Why a name cannot be used.
+#[cfg(feature = "net-guard")]
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ResolveError {
     /// It has an address that requests cannot reach.

@@ -34,6 +34,19 @@ pub fn client_meta() -> &'static Map<String, Value> {
     &META
 }
 
+/// Returns the members of [`client_meta`] as JSON text, without the braces around them.
+#[must_use]
+pub fn client_meta_members() -> &'static str {
+    static MEMBERS: LazyLock<String> = LazyLock::new(|| {
+        let text = Value::Object(client_meta().clone()).to_string();
+        text.strip_prefix('{')
+            .and_then(|rest| rest.strip_suffix('}'))
+            .unwrap_or_default()
+            .to_owned()
+    });
+    &MEMBERS
+}
+
 /// Returns the parameters of `initialize`, with which a client offers the newest legacy revision.
 #[must_use]
 pub fn initialize_params() -> Map<String, Value> {

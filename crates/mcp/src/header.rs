@@ -80,21 +80,6 @@ impl Annotated<'_> {
         let word = self.keyword.as_str().filter(|word| is_token(word))?;
         Some(format!("{PARAM_PREFIX}{word}"))
     }
-
-    /// Returns the argument of the property.
-    #[must_use]
-    pub fn argument<'a>(&self, arguments: &'a Value) -> Option<&'a Value> {
-        self.path.iter().try_fold(arguments, |value, key| value.get(*key))
-    }
-}
-
-/// Whether a schema has a property with an argument that is repeated in a header.
-#[must_use]
-pub fn is_annotated(schema: &Value) -> bool {
-    let properties = schema.get("properties").and_then(Value::as_object);
-    properties.is_some_and(|properties| {
-        properties.values().any(|own| own.get(KEYWORD).is_some() || is_annotated(own))
-    })
 }
 
 /// Returns the properties with arguments that are repeated in headers: those reached by `properties`
@@ -216,23 +201,20 @@ mod tests {
         assert_eq!(annotated(&many).len(), PARAMS_MAX + 1, "all are compared at the door");
         let default = property(json!({"default": {"x-mcp-header": 1}}));
         assert_eq!(check(&default), Ok(()));
-        assert!(!is_annotated(&default));
+        assert_eq!(annotated(&default), []);
     }
 
     #[test]
-    fn annotated_properties_are_found_with_their_arguments() {
+    fn annotated_properties_are_found() {
         let schema = json!({"required": ["a"], "properties": {
             "a": {"type": "string", "x-mcp-header": "A"},
             "deep": {"properties": {"n": {"type": "integer", "x-mcp-header": "N"}}},
         }});
-        assert!(is_annotated(&schema));
         assert_eq!(check(&schema), Ok(()));
         let found = annotated(&schema);
         let told: Vec<_> = found.iter().map(|one| (one.path.join("."), one.is_required)).collect();
         assert_eq!(told, [("a".to_owned(), true), ("deep.n".to_owned(), false)]);
         assert_eq!(found[1].header().as_deref(), Some("Mcp-Param-N"));
-        assert_eq!(found[1].argument(&json!({"deep": {"n": 3}})), Some(&json!(3)));
-        assert_eq!(found[0].argument(&json!([])), None);
     }
 
     #[test]

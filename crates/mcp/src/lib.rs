@@ -4,6 +4,7 @@ pub mod code;
 mod error;
 pub mod greeting;
 pub mod header;
+pub mod header_table;
 pub mod lines;
 pub mod version;
 

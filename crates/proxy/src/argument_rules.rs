@@ -2,6 +2,8 @@
 //!
 //! Path: 4. Doc: call-path.md#stages
 
+use std::sync::Arc;
+
 use toolbooth_contracts::result::ArgumentError;
 use toolbooth_contracts::{Arguments, ToolContract};
 
@@ -15,7 +17,7 @@ pub trait ArgumentRules: Send + Sync {
     /// The fault in the arguments; the call is refused with `invalid-args`.
     fn apply(
         &self,
-        contract: &ToolContract,
+        contract: &Arc<ToolContract>,
         arguments: Arguments,
     ) -> Result<Arguments, ArgumentError>;
 }

@@ -361,7 +361,7 @@ async fn denied_and_invalid_calls_never_reach_an_executor() {
 struct RefusesAll(AtomicUsize);
 
 impl ArgumentRules for RefusesAll {
-    fn apply(&self, _: &ToolContract, _: Arguments) -> Result<Arguments, ArgumentError> {
+    fn apply(&self, _: &Arc<ToolContract>, _: Arguments) -> Result<Arguments, ArgumentError> {
         self.0.fetch_add(1, Ordering::SeqCst);
         Err(ArgumentError {
             path: "/n".into(),

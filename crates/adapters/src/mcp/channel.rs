@@ -15,6 +15,7 @@ use tokio::sync::watch;
 use toolbooth_contracts::Conversation;
 use toolbooth_contracts::conversation::LogLevel;
 use toolbooth_mcp::Era;
+use toolbooth_mcp::header_table::HeaderParam;
 
 use super::calls::{Purpose, Ticket};
 use super::envelope;
@@ -23,7 +24,7 @@ use super::greeting::Greeting;
 use super::headers;
 use super::http::{Http, Post, Posted, SessionHeaders};
 use super::notifications::Incoming;
-use super::request::Request;
+use super::request::{Request, RequestMeta};
 use super::results::RpcResult;
 use super::stdio::{Shared, Stdio};
 /// Timeout for the notification that a request is cancelled.
@@ -53,7 +54,7 @@ impl Line {
         &self,
         ticket: &mut Ticket,
         request: &Request<'_>,
-        meta: &Map<String, Value>,
+        meta: &RequestMeta,
         speech: &SessionHeaders,
         headers: HeaderMap,
     ) -> Posted {
@@ -128,18 +129,18 @@ impl Channel {
     }
 
     /// Sends a request and reads its result within `timeout`, which progress of the server extends.
-    /// `schema` is the input schema of the called tool.
+    /// `params` are the arguments of the called tool that headers repeat.
     pub(super) async fn request(
         &self,
         request: &Request<'_>,
-        schema: Option<&Value>,
+        params: &[HeaderParam],
         timeout: Duration,
         conversation: Option<&Conversation>,
     ) -> Result<RpcResult, Failure> {
         let purpose = conversation.cloned().map_or(Purpose::Own, Purpose::Caller);
         let (mut ticket, mut patience) = self.line.incoming.calls.open(purpose);
         let meta = self.meta(ticket.id, request, conversation);
-        let headers = self.headers(request, schema);
+        let headers = self.headers(request, params);
         let id = ticket.id;
         let stopped = async {
             match conversation {
@@ -180,25 +181,26 @@ impl Channel {
         id: u64,
         request: &Request<'_>,
         conversation: Option<&Conversation>,
-    ) -> Map<String, Value> {
-        let mut meta = Map::new();
+    ) -> RequestMeta {
+        let (mut own, mut prepared) = (Map::new(), "");
         if conversation.is_some() {
-            meta.insert("progressToken".to_owned(), Value::from(id));
+            own.insert("progressToken".to_owned(), Value::from(id));
         }
         if self.greeting.era == Era::Modern {
-            meta.extend(toolbooth_mcp::greeting::client_meta().clone());
+            prepared = toolbooth_mcp::greeting::client_meta_members();
             if let Some(level) = conversation.and_then(Conversation::log_level) {
                 let level = Value::from(level.as_str());
-                meta.insert("io.modelcontextprotocol/logLevel".to_owned(), level);
+                own.insert("io.modelcontextprotocol/logLevel".to_owned(), level);
             }
         }
-        meta.extend(request.meta.clone());
-        meta
+        // These are the gateway's own, `toolbooth/…`.
+        own.extend(request.meta.clone());
+        RequestMeta { prepared, own }
     }
 
-    fn headers(&self, request: &Request<'_>, schema: Option<&Value>) -> HeaderMap {
+    fn headers(&self, request: &Request<'_>, params: &[HeaderParam]) -> HeaderMap {
         match (&self.line.transport, self.greeting.era) {
-            (Transport::Http(_), Era::Modern) => headers::of(request, schema),
+            (Transport::Http(_), Era::Modern) => headers::of(request, params),
             _ => HeaderMap::new(),
         }
     }
@@ -218,13 +220,9 @@ impl Channel {
             // Stored before the response, so that later calls do not repeat the request.
             *known = Some(level);
             let (mut ticket, _) = self.line.incoming.calls.open(Purpose::Own);
-            let sent = self.line.exchange(
-                &mut ticket,
-                &request,
-                &request.meta,
-                &self.speech,
-                HeaderMap::new(),
-            );
+            let none = RequestMeta::default();
+            let sent =
+                self.line.exchange(&mut ticket, &request, &none, &self.speech, HeaderMap::new());
             if let Err(fault) = sent.await.answered {
                 tracing::debug!(error = %fault, "a server does not set its log level");
             }
@@ -263,7 +261,7 @@ impl Channel {
         let (mut ticket, _) = self.line.incoming.calls.open(Purpose::Subscription);
         let request = Request { method: "subscriptions/listen", params, ..Request::default() };
         let meta = self.meta(ticket.id, &request, None);
-        let headers = self.headers(&request, None);
+        let headers = self.headers(&request, &[]);
         let (id, acknowledged) = (ticket.id, ticket.acknowledged.take());
         let acknowledging = async {
             if let Some(acknowledged) = acknowledged

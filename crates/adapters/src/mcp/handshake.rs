@@ -17,6 +17,7 @@ use super::fault::Fault;
 use super::greeting::{self, Greeting};
 use super::headers;
 use super::http::SessionHeaders;
+use super::request::RequestMeta;
 use super::results::RpcResult;
 
 /// How long a child may leave the modern handshake unanswered before the legacy one is tried. Legacy
@@ -88,9 +89,10 @@ async fn discover(
     let speech = modern_speech();
     let (patience, headers) = match &line.transport {
         Transport::Stdio(_) => (CHILD_PATIENCE, HeaderMap::new()),
-        Transport::Http(_) => (HTTP_PATIENCE, headers::of(&request, None)),
+        Transport::Http(_) => (HTTP_PATIENCE, headers::of(&request, &[])),
     };
-    let exchange = line.exchange(ticket, &request, &request.meta, &speech, headers);
+    let meta = RequestMeta::of(&request.meta);
+    let exchange = line.exchange(ticket, &request, &meta, &speech, headers);
     let answered = match tokio::time::timeout(patience.min(timeout / 2), exchange).await {
         Ok(posted) => posted.answered,
         Err(_) => Err(Fault::Timeout),
@@ -123,7 +125,7 @@ pub(super) async fn initialize(line: &Line) -> Result<(Greeting, SessionHeaders)
     let (mut ticket, _) = line.incoming.calls.open(Purpose::Own);
     let speech = SessionHeaders::default();
     let none = HeaderMap::new();
-    let posted = line.exchange(&mut ticket, &request, &request.meta, &speech, none).await;
+    let posted = line.exchange(&mut ticket, &request, &RequestMeta::default(), &speech, none).await;
     let result = match posted.answered {
         Ok(result) => result,
         Err(fault) => return Err(Ungreeted::Confused(operator_message(&fault))),

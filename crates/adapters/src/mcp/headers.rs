@@ -5,37 +5,37 @@
 use http::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::Value;
 use toolbooth_mcp::header;
+use toolbooth_mcp::header_table::HeaderParam;
 
 use super::request::Request;
 
-/// Returns the headers of a request; `schema` is the input schema of the tool that it calls.
-pub(super) fn of(request: &Request<'_>, schema: Option<&Value>) -> HeaderMap {
+/// [`header::METHOD`] and [`header::NAME`].
+const METHOD: HeaderName = HeaderName::from_static("mcp-method");
+const NAME: HeaderName = HeaderName::from_static("mcp-name");
+
+/// Returns the headers of a request; `params` are the arguments of its tool that headers repeat.
+pub(super) fn of(request: &Request<'_>, params: &[HeaderParam]) -> HeaderMap {
     let mut out = HeaderMap::new();
-    let mut put = |name: &str, value: &str| {
-        if let (Ok(name), Ok(value)) = (name.parse::<HeaderName>(), HeaderValue::from_str(value)) {
-            out.insert(name, value);
-        }
-    };
-    put(header::METHOD, request.method);
+    out.insert(METHOD, HeaderValue::from_static(request.method));
     let named = header::named_by(request.method).and_then(|named| request.params.get(named));
-    if let Some(name) = named.and_then(Value::as_str) {
-        put(header::NAME, &header::encoded(name));
+    if let Some(name) = named.and_then(Value::as_str)
+        && let Ok(name) = HeaderValue::from_maybe_shared(header::encoded(name).into_bytes())
+    {
+        out.insert(NAME, name);
     }
-    let annotated = schema.map(header::annotated).unwrap_or_default();
-    if annotated.is_empty() {
-        return out;
-    }
-    let Some(arguments) = request.arguments else { return out };
-    for annotated in annotated {
-        let value = annotated.argument(arguments.tree());
+    let Some(arguments) = request.arguments.filter(|_| !params.is_empty()) else { return out };
+    for param in params {
+        let value = param.argument(arguments.tree());
         let text = match value {
             Some(Value::String(text)) => text.clone(),
             Some(Value::Bool(value)) => value.to_string(),
             Some(Value::Number(number)) => number.to_string(),
             _ => continue,
         };
-        if let Some(name) = annotated.header() {
-            put(&name, &header::encoded(&text));
+        let name = param.header.as_ref().and_then(|name| name.parse::<HeaderName>().ok());
+        let value = HeaderValue::from_str(&header::encoded(&text));
+        if let (Some(name), Ok(value)) = (name, value) {
+            out.insert(name, value);
         }
     }
     out
@@ -61,12 +61,15 @@ mod tests {
         let mut request =
             Request { method: "tools/call", arguments: Some(&arguments), ..Request::default() };
         request.params.insert("name".to_owned(), json!(" t"));
-        let headers = of(&request, Some(&schema));
-        let header = |name: &str| headers.get(name).map(|value| value.to_str().unwrap());
-        assert_eq!(header("mcp-method"), Some("tools/call"));
-        assert_eq!(header("mcp-name"), Some("=?base64?IHQ=?="));
-        assert_eq!(header("mcp-param-region"), Some("=?base64?WsO8cmljaA==?="));
-        assert_eq!(header("mcp-param-n"), Some("9007199254740993"));
-        assert_eq!((header("mcp-param-absent"), header("mcp-param-none")), (None, None));
+        let headers = of(&request, &HeaderParam::all(&schema));
+        let given = |name: &str| headers.get(name).map(|value| value.to_str().unwrap());
+        for (name, text) in [(METHOD, header::METHOD), (NAME, header::NAME)] {
+            assert_eq!(name, text.parse::<HeaderName>().unwrap());
+        }
+        assert_eq!(given("mcp-method"), Some("tools/call"));
+        assert_eq!(given("mcp-name"), Some("=?base64?IHQ=?="));
+        assert_eq!(given("mcp-param-region"), Some("=?base64?WsO8cmljaA==?="));
+        assert_eq!(given("mcp-param-n"), Some("9007199254740993"));
+        assert_eq!((given("mcp-param-absent"), given("mcp-param-none")), (None, None));
     }
 }

@@ -3,12 +3,12 @@
 //! Path: 7. Doc: execution.md#mcp-servers
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
+use futures_util::{FutureExt, StreamExt};
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use tokio::sync::Semaphore;
@@ -52,6 +52,8 @@ type Body = BoxStream<'static, Result<Bytes, reqwest::Error>>;
 pub(super) struct SessionHeaders {
     all: HeaderMap,
     has_session: bool,
+    /// All headers of a POST but those of the request alone, made for the first one. A connection has one endpoint.
+    of_posts: OnceLock<HeaderMap>,
 }
 
 impl SessionHeaders {
@@ -70,7 +72,7 @@ impl SessionHeaders {
         if let Some(session) = session {
             put(header::SESSION, session);
         }
-        Self { all, has_session: session.is_some() }
+        Self { all, has_session: session.is_some(), of_posts: OnceLock::new() }
     }
 }
 
@@ -143,21 +145,38 @@ impl Http {
         Ok(Self { client, url, parsed, headers, posts, drains: Mutex::default(), replies })
     }
 
-    fn marked(
-        &self,
-        method: http::Method,
-        speech: &SessionHeaders,
-        headers: HeaderMap,
-    ) -> reqwest::RequestBuilder {
+    /// Returns a request with the headers of the endpoint and of the connection.
+    fn marked(&self, method: http::Method, speech: &SessionHeaders) -> reqwest::RequestBuilder {
         let mut all = self.headers.clone();
         all.extend(speech.all.clone());
+        self.with_headers(method, all)
+    }
+
+    /// Returns a POST with all its headers.
+    fn marked_post(&self, speech: &SessionHeaders, headers: HeaderMap) -> reqwest::RequestBuilder {
+        let prepared = speech.of_posts.get_or_init(|| {
+            let mut all = self.headers.clone();
+            all.extend(speech.all.clone());
+            let accepted = HeaderValue::from_static("application/json, text/event-stream");
+            all.insert(ACCEPT, accepted);
+            all.insert(CONTENT_TYPE, HeaderValue::from_static(header::JSON));
+            all
+        });
+        let mut all = prepared.clone();
         all.extend(headers);
-        let request = match &self.parsed {
-            Some(url) => self.client.request(method, url.clone()),
+        self.with_headers(http::Method::POST, all)
+    }
+
+    fn with_headers(&self, method: http::Method, headers: HeaderMap) -> reqwest::RequestBuilder {
+        match &self.parsed {
+            Some(url) => {
+                let mut request = reqwest::Request::new(method, url.clone());
+                *request.headers_mut() = headers;
+                reqwest::RequestBuilder::from_parts(self.client.clone(), request)
+            }
             // The request fails, and its error tells why.
-            None => self.client.request(method, &self.url),
-        };
-        request.headers(all)
+            None => self.client.request(method, &self.url).headers(headers),
+        }
     }
 
     /// Sends a request and reads until its response; other messages are dispatched to `incoming`.
@@ -183,10 +202,7 @@ impl Http {
         incoming: &Incoming,
     ) -> Posted {
         let Post { id, body, headers, sent } = post;
-        let request = self
-            .marked(http::Method::POST, speech, headers)
-            .header(ACCEPT, HeaderValue::from_static("application/json, text/event-stream"))
-            .header(CONTENT_TYPE, HeaderValue::from_static(header::JSON));
+        let request = self.marked_post(speech, headers);
         let (request, handed) = tracked_body::attach(request, body);
         sent.store(true, Ordering::Release);
         let response = match request.send().await {
@@ -335,6 +351,10 @@ impl Http {
 
     /// Reads the rest of a stream, so that its connection can be reused.
     fn drain(&self, mut rest: Body) {
+        // Mostly the end has arrived with the response.
+        if matches!(rest.next().now_or_never(), Some(None | Some(Err(_)))) {
+            return;
+        }
         let mut drains = self.drains.lock().unwrap_or_else(PoisonError::into_inner);
         while drains.try_join_next().is_some() {}
         if drains.len() < DRAINS_MAX {
@@ -354,14 +374,11 @@ impl Http {
         speech: &SessionHeaders,
         last: Option<&str>,
     ) -> Result<Body, Option<StatusCode>> {
-        let mut headers = HeaderMap::new();
-        if let Some(Ok(last)) = last.map(HeaderValue::from_str)
-            && let Ok(name) = header::LAST_EVENT_ID.parse::<http::HeaderName>()
-        {
-            headers.insert(name, last);
+        let mut request =
+            self.marked(http::Method::GET, speech).header(ACCEPT, header::EVENT_STREAM);
+        if let Some(Ok(last)) = last.map(HeaderValue::from_str) {
+            request = request.header(header::LAST_EVENT_ID, last);
         }
-        let request =
-            self.marked(http::Method::GET, speech, headers).header(ACCEPT, header::EVENT_STREAM);
         let response = request.send().await.map_err(|_| None)?;
         if response.status().is_success() && is_event_stream(&response) {
             return Ok(response.bytes_stream().boxed());
@@ -434,18 +451,14 @@ impl Http {
 
     /// Sends a message that has no response.
     pub(super) async fn notify(&self, speech: &SessionHeaders, body: Vec<u8>, headers: HeaderMap) {
-        let request = self
-            .marked(http::Method::POST, speech, headers)
-            .header(ACCEPT, "application/json, text/event-stream")
-            .header(CONTENT_TYPE, header::JSON)
-            .body(body);
+        let request = self.marked_post(speech, headers).body(body);
         let _ = tokio::time::timeout(NOTIFY_TIMEOUT, request.send()).await;
     }
 
     /// Ends a session.
     pub(super) async fn delete(&self, speech: &SessionHeaders) {
         if speech.has_session {
-            let request = self.marked(http::Method::DELETE, speech, HeaderMap::new());
+            let request = self.marked(http::Method::DELETE, speech);
             let _ = tokio::time::timeout(DELETE_TIMEOUT, request.send()).await;
         }
     }

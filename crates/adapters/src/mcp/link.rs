@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use toolbooth_contracts::{Conversation, ExecutionLog};
+use toolbooth_mcp::header_table::HeaderParam;
 use toolbooth_mcp::{Era, code};
 
 use super::ServerSettings;
@@ -270,7 +271,7 @@ impl Link {
     pub(super) async fn serve(
         self: &Arc<Self>,
         request: &Request<'_>,
-        schema: Option<&Value>,
+        params: &[HeaderParam],
         timeout: Duration,
         conversation: Option<&Conversation>,
         execution_log: Option<&ExecutionLog>,
@@ -290,7 +291,7 @@ impl Link {
             }
             let printed = connection.printed();
             let mut result =
-                connection.channel.request(request, schema, timeout, conversation).await;
+                connection.channel.request(request, params, timeout, conversation).await;
             if may_begin_anew
                 && result.as_ref().is_err_and(|failure| failure.fault == Fault::SessionEnded)
             {
@@ -420,7 +421,7 @@ impl Link {
     ) -> Result<Result<Value, Failure>, Unserved> {
         let mut request = Request { method, ..Request::default() };
         request.params.insert("uri".to_owned(), Value::from(uri));
-        let served = self.serve(&request, None, timeout, Some(conversation), None).await?;
+        let served = self.serve(&request, &[], timeout, Some(conversation), None).await?;
         // The protocol defines these results as empty; unscreened members must not be forwarded.
         Ok(served.result.map(|_| Value::from(Map::new())))
     }

@@ -195,7 +195,7 @@ impl Pager<'_> {
         if let Some(cursor) = cursor {
             request.params.insert("cursor".to_owned(), Value::from(cursor));
         }
-        let served = self.link.serve(&request, None, self.timeout, None, None).await;
+        let served = self.link.serve(&request, &[], self.timeout, None, None).await;
         let failure = match served {
             Ok(served) => match served.result {
                 Ok(page) => return Ok((page.tree(), served.connection.secrets().clone())),

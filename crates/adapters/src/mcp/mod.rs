@@ -49,6 +49,8 @@ use toolbooth_contracts::{
     Outcome,
 };
 
+use toolbooth_mcp::header_table::HeaderTables;
+
 use callers::CallerLinks;
 pub use callers::{CallerSettings, Credentials};
 use link::{Link, Served, Unserved};
@@ -103,6 +105,7 @@ pub struct McpServer {
     id: String,
     link: Arc<Link>,
     callers: Option<CallerLinks>,
+    header_tables: HeaderTables<ToolContract>,
 }
 
 impl McpServer {
@@ -112,7 +115,8 @@ impl McpServer {
     pub fn new(settings: ServerSettings, launcher: Launcher, refusals: ExecutionLog) -> Arc<Self> {
         let id = format!("mcp:{}", settings.name);
         let callers = settings.callers.clone().map(CallerLinks::new);
-        Arc::new(Self { id, link: Arc::new(Link::new(settings, launcher, refusals)), callers })
+        let link = Arc::new(Link::new(settings, launcher, refusals));
+        Arc::new(Self { id, link, callers, header_tables: HeaderTables::default() })
     }
 
     /// Returns the link that serves a caller.
@@ -169,10 +173,10 @@ impl Executor for McpServer {
         // The proxy enforces the tool's timeout. This longer one only bounds the wait for a lost
         // response.
         let timeout = dispatch.timeout + Duration::from_secs(5);
-        let schema = Some(&dispatch.contract.input_schema);
+        let params = self.header_tables.of(&dispatch.contract, |contract| &contract.input_schema);
         let (asker, execution_log) = (Some(&conversation), Some(&dispatch.execution_log));
         let Served { connection, printed, result } =
-            match link.serve(&request, schema, timeout, asker, execution_log).await {
+            match link.serve(&request, &params, timeout, asker, execution_log).await {
                 Ok(served) => served,
                 Err(Unserved::Cancelled) => return Outcome::Failed(cancelled()),
                 Err(Unserved::Unreachable(reason)) => {
@@ -291,7 +295,7 @@ impl Upstream for McpServer {
             Ask::Unsubscribe { uri } => link.unsubscribe(&uri, timeout, &conversation).await,
             other => {
                 let served =
-                    link.serve(&asking(other), None, timeout, Some(&conversation), None).await;
+                    link.serve(&asking(other), &[], timeout, Some(&conversation), None).await;
                 served.map(|served| {
                     screening::completed(served.result).map(|mut result| {
                         served.connection.secrets().conceal(&mut result);

@@ -20,9 +20,24 @@ pub(super) struct Request<'a> {
     pub(super) meta: Map<String, Value>,
 }
 
+/// `_meta` of a request.
+#[derive(Debug, Clone, Default)]
+pub(super) struct RequestMeta {
+    /// Members that are the same in all requests of a connection, as JSON text without braces.
+    pub(super) prepared: &'static str,
+    /// The other members; none is among the prepared ones.
+    pub(super) own: Map<String, Value>,
+}
+
+impl RequestMeta {
+    pub(super) fn of(own: &Map<String, Value>) -> Self {
+        Self { prepared: "", own: own.clone() }
+    }
+}
+
 impl Request<'_> {
     /// Returns the bytes on the wire, on one line.
-    pub(super) fn bytes(&self, id: u64, meta: &Map<String, Value>) -> Vec<u8> {
+    pub(super) fn bytes(&self, id: u64, meta: &RequestMeta) -> Vec<u8> {
         let arguments = self.arguments.map(Arguments::on_one_line);
         let size = arguments.as_ref().map_or(0, |text| text.len());
         let mut out = Vec::with_capacity(size + HEAD_BYTES);
@@ -40,9 +55,17 @@ impl Request<'_> {
             begin(&mut out, &mut first, "arguments");
             out.extend_from_slice(arguments.as_bytes());
         }
-        if !meta.is_empty() {
+        let RequestMeta { prepared, own } = meta;
+        if !(prepared.is_empty() && own.is_empty()) {
             begin(&mut out, &mut first, "_meta");
-            write(&mut out, meta);
+            out.push(b'{');
+            out.extend_from_slice(prepared.as_bytes());
+            let mut first = prepared.is_empty();
+            for (name, value) in own {
+                begin(&mut out, &mut first, name);
+                write(&mut out, value);
+            }
+            out.push(b'}');
         }
         out.extend_from_slice(b"}}");
         out
@@ -78,8 +101,14 @@ mod tests {
         let mut meta = Map::new();
         meta.insert("progressToken".to_owned(), json!(7));
         assert_eq!(
-            String::from_utf8(request.bytes(7, &meta)).unwrap(),
+            String::from_utf8(request.bytes(7, &RequestMeta::of(&meta))).unwrap(),
             r#"{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"a\"b","arguments":{"b":1e2,  "a":18446744073709551616},"_meta":{"progressToken":7}}}"#
+        );
+        request.arguments = None;
+        let both = RequestMeta { prepared: r#""a":{},"b":1"#, own: meta };
+        assert_eq!(
+            String::from_utf8(request.bytes(8, &both)).unwrap(),
+            r#"{"jsonrpc":"2.0","id":8,"method":"tools/call","params":{"name":"a\"b","_meta":{"a":{},"b":1,"progressToken":7}}}"#
         );
     }
 }

@@ -139,7 +139,7 @@ impl Subscriptions {
         for uri in uris {
             let mut request = Request { method: "resources/subscribe", ..Request::default() };
             request.params.insert("uri".to_owned(), Value::from(uri.as_str()));
-            if let Err(failure) = channel.request(&request, None, ACCEPT_TIMEOUT, None).await {
+            if let Err(failure) = channel.request(&request, &[], ACCEPT_TIMEOUT, None).await {
                 tracing::warn!(error = %failure.fault, "a subscription was lost with its connection");
             }
             // The resource may have changed without a connection.

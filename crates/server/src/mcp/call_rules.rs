@@ -2,13 +2,13 @@
 //!
 //! Path: 4. Doc: front-doors.md#headers
 
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use http::HeaderMap;
 use toolbooth_contracts::declaration::without_widened_nulls;
 use toolbooth_contracts::result::ArgumentError;
 use toolbooth_contracts::{Arguments, ToolContract};
-use toolbooth_mcp::header;
+use toolbooth_mcp::header_table::HeaderTables;
 use toolbooth_proxy::ArgumentRules;
 
 use super::headers;
@@ -22,13 +22,18 @@ pub(super) struct CallRules {
     strict: bool,
     /// The headers that repeat arguments; `None` for a transport without headers.
     headers: Option<HeaderMap>,
+    tables: Arc<HeaderTables<ToolContract>>,
     /// The mismatch between headers and arguments, as an error of the transport.
     mismatch: OnceLock<RpcError>,
 }
 
 impl CallRules {
-    pub(super) fn new(strict: bool, headers: Option<HeaderMap>) -> Self {
-        Self { strict, headers, mismatch: OnceLock::new() }
+    pub(super) fn new(
+        strict: bool,
+        headers: Option<HeaderMap>,
+        tables: Arc<HeaderTables<ToolContract>>,
+    ) -> Self {
+        Self { strict, headers, tables, mismatch: OnceLock::new() }
     }
 
     /// Returns the mismatch between headers and arguments; `None` if they agree or were not
@@ -42,27 +47,25 @@ impl CallRules {
 impl ArgumentRules for CallRules {
     fn apply(
         &self,
-        contract: &ToolContract,
+        contract: &Arc<ToolContract>,
         arguments: Arguments,
     ) -> Result<Arguments, ArgumentError> {
-        let schema = &contract.input_schema;
-        let is_annotated = header::is_annotated(schema);
-        if is_annotated
-            && let Some(given) = &self.headers
-            && let Err(error) = headers::check_params(given, schema, arguments.tree())
+        let params = self.tables.of(contract, |contract| &contract.input_schema);
+        if let Some(given) = &self.headers
+            && let Err(error) = headers::check_params(given, &params, arguments.tree())
         {
             let (keyword, message) = ("header".to_owned(), error.message.clone());
             let _ = self.mismatch.set(error);
             return Err(ArgumentError { path: String::new(), keyword, message });
         }
         // Most calls have no nulls.
-        if !(self.strict || is_annotated) || !arguments.as_str().contains("null") {
+        if !self.strict && params.is_empty() || !arguments.as_str().contains("null") {
             return Ok(arguments);
         }
         Ok(arguments.changed(|tree| {
-            headers::drop_nulls(schema, tree);
+            headers::drop_nulls(&params, tree);
             if self.strict {
-                *tree = without_widened_nulls(schema, std::mem::take(tree));
+                *tree = without_widened_nulls(&contract.input_schema, std::mem::take(tree));
             }
         }))
     }

@@ -4,13 +4,15 @@
 //!
 //! Path: 1, 10. Doc: front-doors.md#mcp, front-doors.md#prompts-and-resources
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use toolbooth_contracts::port::Ask;
-use toolbooth_contracts::{Caller, CallerKind, Conversation, ErrorCode};
+use toolbooth_contracts::{Caller, CallerKind, Conversation, ErrorCode, ToolContract};
 use toolbooth_mcp::code;
+use toolbooth_mcp::header_table::HeaderTables;
 use toolbooth_proxy::{
     ORDERS_EVERY, RequestError, ServerRequest, SubscribeRequest, Subscription, View,
 };
@@ -29,13 +31,13 @@ use crate::Gateway;
 pub(super) struct Door {
     pub(super) gateway: Gateway,
     pub(super) notifications: Notifications,
+    header_tables: Arc<HeaderTables<ToolContract>>,
 }
 
 impl Door {
     pub(super) fn new(gateway: Gateway) -> Self {
-        let notifications =
-            Notifications::new(std::sync::Arc::clone(&gateway.catalogue), &gateway.proxy);
-        Self { gateway, notifications }
+        let notifications = Notifications::new(Arc::clone(&gateway.catalogue), &gateway.proxy);
+        Self { gateway, notifications, header_tables: Arc::default() }
     }
 
     /// Whether the door answers a method in the client's era.
@@ -108,7 +110,9 @@ impl Door {
                 return Ok(Answered::Page(page));
             }
             "tools/call" => {
-                let called = tools::call(&self.gateway, client, request, &meta, conversation);
+                let tables = Arc::clone(&self.header_tables);
+                let called =
+                    tools::call(&self.gateway, client, request, &meta, conversation, tables);
                 return Ok(Body::Call(Box::new(called.await?)).into());
             }
             _ => self.ask(client, request, &meta, conversation).await?,

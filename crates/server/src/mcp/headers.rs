@@ -6,6 +6,7 @@
 
 use http::HeaderMap;
 use serde_json::Value;
+use toolbooth_mcp::header_table::HeaderParam;
 use toolbooth_mcp::{code, header};
 
 use super::codec::Request;
@@ -89,31 +90,31 @@ pub(super) fn params(headers: &HeaderMap) -> HeaderMap {
 
 /// Removes optional arguments that are `null` and repeated in headers. They count as absent,
 /// because a `null` has no header.
-pub(super) fn drop_nulls(schema: &Value, arguments: &mut Value) {
-    for annotated in header::annotated(schema).iter().filter(|own| !own.is_required) {
-        let Some((last, path)) = annotated.path.split_last() else { continue };
-        let around = path.iter().try_fold(&mut *arguments, |value, key| value.get_mut(*key));
+pub(super) fn drop_nulls(params: &[HeaderParam], arguments: &mut Value) {
+    for param in params.iter().filter(|own| !own.is_required) {
+        let Some((last, path)) = param.path.split_last() else { continue };
+        let around = path.iter().try_fold(&mut *arguments, |value, key| value.get_mut(key));
         if let Some(members) = around.and_then(Value::as_object_mut)
-            && members.get(*last).is_some_and(Value::is_null)
+            && members.get(last).is_some_and(Value::is_null)
         {
-            members.shift_remove(*last);
+            members.shift_remove(last);
         }
     }
 }
 
-/// Compares `Mcp-Param-*` headers with the arguments that the schema annotates with `x-mcp-header`.
+/// Compares `Mcp-Param-*` headers with the arguments that the schema of a tool annotates with `x-mcp-header`.
 /// Headers without an annotation are ignored.
 ///
 /// # Errors
 /// `-32020`.
 pub(super) fn check_params(
     headers: &HeaderMap,
-    schema: &Value,
+    params: &[HeaderParam],
     arguments: &Value,
 ) -> Result<(), RpcError> {
-    for annotated in header::annotated(schema) {
-        if let Some(name) = annotated.header() {
-            check_param(headers, &name, annotated.argument(arguments).unwrap_or(&Value::Null))?;
+    for param in params {
+        if let Some(name) = &param.header {
+            check_param(headers, name, param.argument(arguments).unwrap_or(&Value::Null))?;
         }
     }
     Ok(())
@@ -216,8 +217,9 @@ mod tests {
             "deep": { "type": "object", "properties": {
                 "count": { "type": "integer", "x-mcp-header": "Count" } } },
         } });
+        let params = HeaderParam::all(&schema);
         let check = |lines: &[(&str, &str)], arguments: Value| {
-            check_params(&headers(lines), &schema, &arguments).is_ok()
+            check_params(&headers(lines), &params, &arguments).is_ok()
         };
         assert!(check(&[("mcp-param-other", "x")], json!({})));
         assert!(check(&[("mcp-param-region", "eu")], json!({ "region": "eu" })));
@@ -225,7 +227,7 @@ mod tests {
         assert!(!check(&[], json!({ "region": "eu" })));
         assert!(!check(&[("mcp-param-region", "eu")], json!({ "region": null })));
         let mut arguments = json!({ "region": null, "other": null, "deep": { "count": null } });
-        drop_nulls(&schema, &mut arguments);
+        drop_nulls(&params, &mut arguments);
         assert_eq!(arguments, json!({ "other": null, "deep": {} }));
         assert!(check(&[("mcp-param-count", "3")], json!({ "deep": { "count": 3 } })));
         assert!(check(&[("mcp-param-count", "3.0")], json!({ "deep": { "count": 3 } })));

@@ -7,8 +7,9 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
-use toolbooth_contracts::{Conversation, ErrorCode, ToolCall, ToolName, ToolResult};
+use toolbooth_contracts::{Conversation, ErrorCode, ToolCall, ToolContract, ToolName, ToolResult};
 use toolbooth_mcp::code::MISSING_CAPABILITY;
+use toolbooth_mcp::header_table::HeaderTables;
 
 use super::call_result::{CallResult, on_the_wire};
 use super::call_rules::CallRules;
@@ -57,6 +58,7 @@ pub(super) async fn call(
     request: Request,
     meta: &Map<String, Value>,
     conversation: Conversation,
+    tables: Arc<HeaderTables<ToolContract>>,
 ) -> Result<CallResult, RpcError> {
     // Consumes the parameters, so that the arguments are in memory only once.
     let mut call = Call::of(request.params)?;
@@ -68,7 +70,7 @@ pub(super) async fn call(
     let strict = dialect == Some(gateway.strict_dialect);
     // Headers repeat the arguments of the request, not those of the call inside `call_tool`.
     let headers = client.param_headers.clone().filter(|_| !is_wrapped);
-    let rules = Arc::new(CallRules::new(strict, headers));
+    let rules = Arc::new(CallRules::new(strict, headers, tables));
     let well_formed = call.arguments.as_ref().is_none_or(|raw| raw.get().starts_with('{'));
     let asked = ToolCall {
         tool: ToolName::Wire(call.name),
