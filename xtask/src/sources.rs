@@ -111,6 +111,14 @@ fn edges(modules: &Modules) -> Result<BTreeMap<PathBuf, BTreeSet<PathBuf>>> {
     for (module, file) in modules {
         texts.insert(module, code(file)?);
     }
+    Ok(references(modules, &texts))
+}
+
+/// As [`edges`], from the code of each module.
+fn references(
+    modules: &Modules,
+    texts: &BTreeMap<&Vec<String>, String>,
+) -> BTreeMap<PathBuf, BTreeSet<PathBuf>> {
     let imports = texts.iter().map(|(module, code)| (*module, imported(module, code, modules)));
     let imports: Imports = imports.collect();
     let mut edges = BTreeMap::new();
@@ -124,7 +132,7 @@ fn edges(modules: &Modules) -> Result<BTreeMap<PathBuf, BTreeSet<PathBuf>>> {
         });
         edges.insert(file.clone(), named.map(|(_, target)| target.clone()).collect());
     }
-    Ok(edges)
+    edges
 }
 
 /// Returns a path from the root of the package, or `None` if it belongs to another package.
@@ -152,15 +160,15 @@ fn imported(module: &[String], code: &str, modules: &Modules) -> BTreeMap<String
         }
         let mut found = Vec::new();
         written_out(&mut code.get(at + 4..).unwrap_or_default(), &[], &mut found);
-        for path in found {
+        for (path, renamed) in found {
             let child = [module, path.get(..1).unwrap_or_default()].concat();
             let path = match absolute(module, &path) {
                 Some(path) => path,
                 None if modules.contains_key(&child) => [module, &path].concat(),
                 None => continue,
             };
-            if let Some(name) = path.last() {
-                names.insert(name.clone(), path);
+            if let Some(name) = renamed.or_else(|| path.last().cloned()) {
+                names.insert(name, path);
             }
         }
     }
@@ -201,11 +209,11 @@ fn paths(code: &str) -> Vec<Vec<String>> {
             written_out(&mut code.get(at..).unwrap_or_default(), &[], &mut found);
         }
     }
-    found
+    found.into_iter().map(|(path, _)| path).collect()
 }
 
-/// Reads a path, and the paths in its braces.
-fn written_out(text: &mut &str, before: &[String], found: &mut Vec<Vec<String>>) {
+/// Reads a path, and the paths in its braces, each with the other name that `as` gives it.
+fn written_out(text: &mut &str, before: &[String], found: &mut Vec<(Vec<String>, Option<String>)>) {
     let mut path = before.to_vec();
     loop {
         let end = text.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(text.len());
@@ -228,7 +236,7 @@ fn written_out(text: &mut &str, before: &[String], found: &mut Vec<Vec<String>>)
                 }
                 let length = text.len();
                 written_out(text, &path, found);
-                // This skips `name as other`, and other text that is not a path.
+                // This skips `as other`, and other text that is not a path.
                 *text = text.trim_start_matches(|c: char| !matches!(c, ',' | '}'));
                 if text.len() == length {
                     return;
@@ -237,7 +245,11 @@ fn written_out(text: &mut &str, before: &[String], found: &mut Vec<Vec<String>>)
             return;
         }
     }
-    found.push(path);
+    let renamed = text.trim_start().strip_prefix("as ").map(|rest| {
+        let end = rest.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(rest.len());
+        rest.get(..end).unwrap_or_default().to_owned()
+    });
+    found.push((path, renamed));
 }
 
 /// Returns the sets of several files in which every file reaches every other.
@@ -332,6 +344,28 @@ mod tests {
         let found: Vec<String> = paths(code).iter().map(|path| path.join("::")).collect();
         let expected = ["crate::a::B", "crate::a::c::D", "crate::f", "self::i::J", "super::g::h"];
         assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn a_name_that_a_parent_imports_leads_to_its_module() {
+        let texts = [
+            ("", "mod a;\nmod b;\nmod c;\npub use a::{One, Other as Renamed};\nuse serde::Value;"),
+            ("a", "use super::Two;\npub struct One;\npub struct Other;"),
+            ("b", "use crate::One;\npub use crate::c::Two;"),
+            ("c", "use crate::{Renamed, Value};\npub struct Two;"),
+            ("d", "use super::b::Two;"),
+        ];
+        let path = |name: &str| Vec::from_iter((!name.is_empty()).then(|| name.to_owned()));
+        let modules: Modules =
+            texts.iter().map(|(name, _)| (path(name), PathBuf::from(*name))).collect();
+        let texts = modules.keys().zip(texts.map(|(_, text)| text.to_owned())).collect();
+        let found = references(&modules, &texts);
+        let of = |name: &str| found[Path::new(name)].iter().map(|file| file.to_str().unwrap());
+        // The root does not import `Two`, so that it is a name of the root's own.
+        assert_eq!(of("a").collect::<Vec<_>>(), [""; 0]);
+        assert_eq!(of("b").collect::<Vec<_>>(), ["a", "c"]);
+        assert_eq!(of("c").collect::<Vec<_>>(), ["a"]);
+        assert_eq!(of("d").collect::<Vec<_>>(), ["c"]);
     }
 
     #[test]

@@ -172,7 +172,7 @@ fn written(musts: &[Must]) -> String {
             true => ("≥", measured >= limit),
             false => ("≤", measured <= limit),
         };
-        // Small shares need digits that millions of bytes do not.
+        // Shares are parts of one.
         let digits = if *limit < 1.0 { 3 } else { 1 };
         let reached = if is_reached { "yes" } else { "no" };
         let _ = writeln!(text, "| {what} | {sign} {limit} | {measured:.digits$} | {reached} |");

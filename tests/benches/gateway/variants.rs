@@ -112,14 +112,9 @@ pub(crate) async fn measured(options: &Options) -> Vec<Row> {
     let postgres = Postgres::start();
     let mut variants = variants(&upstream, postgres.as_ref());
     let all = in_turns(options, &upstream, &mut variants, report::CLIENTS_16, CLIENTS).await;
-    let mut few: Vec<Variant> = Vec::new();
-    let mut rest = Vec::new();
-    for own in variants {
-        match [report::TOOLBOOTH, RELAXED].contains(&own.target.name) {
-            true => few.push(own),
-            false => rest.push(own),
-        }
-    }
+    let (mut few, rest): (Vec<_>, Vec<_>) = variants
+        .into_iter()
+        .partition(|own| [report::TOOLBOOTH, RELAXED].contains(&own.target.name));
     let crowd = in_turns(options, &upstream, &mut few, report::CLIENTS_64, CROWD).await;
     for Variant { places, runner, .. } in few.into_iter().chain(rest) {
         match runner {
@@ -133,6 +128,7 @@ pub(crate) async fn measured(options: &Options) -> Vec<Row> {
     vec![all, crowd]
 }
 
+/// Measures these variants with so many clients.
 async fn in_turns(
     options: &Options,
     upstream: &Server,
