@@ -219,7 +219,12 @@ mod tests {
             ["data: a b\n\n", "event: message\ndata:  c\n\n", "data: \n\n", "data: d\n\n\n"];
         let others =
             ["data: e\r\r", "event: other\ndata: f\n\n", "data: g\ndata: h\n\n", "id: 1\n"];
-        let others = others.into_iter().chain(["\u{feff}data: i\n\n", "data: j", "\n\n"]);
+        let others = others.into_iter().chain([
+            "\u{feff}data: i\n\n",
+            "data: j\rdata: k\n\n",
+            "data: l",
+            "\n\n",
+        ]);
         // Each may follow each, as a chunk of its own.
         let texts: Vec<&str> = whole.into_iter().chain(others).collect();
         for first in &texts {
