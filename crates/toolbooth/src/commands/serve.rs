@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 use toolbooth_audit::ledger::{PruneKind, RENEW_EVERY};
 use toolbooth_contracts::event::AuditEventKind;
 use toolbooth_contracts::id::nearest;
@@ -114,7 +114,7 @@ pub(super) async fn serve(loaded: Trusted, listen: Option<String>) -> Result<boo
     runtime.offline.launcher.doors().add(address);
     begin(&runtime).await;
     let socket = runtime.operator_socket().await;
-    let maintenance = tokio::spawn(maintain(Arc::clone(&runtime), socket));
+    let maintenance = on_own_thread(maintain(Arc::clone(&runtime), socket));
     let (stopping, ending) = (CancellationToken::new(), CancellationToken::new());
     let reads = Arc::clone(&runtime.reads);
     let mut authenticator = Credentials::new(runtime.proxy.clone(), loopback, &operator_key);
@@ -122,7 +122,7 @@ pub(super) async fn serve(loaded: Trusted, listen: Option<String>) -> Result<boo
     let accepted = match issuers::accepted(&runtime.offline.loaded.config, address) {
         Ok(accepted) => accepted,
         Err(failure) => {
-            maintenance.abort();
+            drop(maintenance);
             runtime.shut_down().await?;
             return Err(failure);
         }
@@ -170,7 +170,7 @@ pub(super) async fn serve(loaded: Trusted, listen: Option<String>) -> Result<boo
         } => ended,
         () = signals.received() => Err(Failure::new(crate::failure::FAILED, "interrupted", "stopped at the second signal")),
     };
-    maintenance.abort();
+    drop(maintenance);
     ended.map(|()| true)
 }
 
@@ -201,7 +201,7 @@ pub(super) async fn stdio(loaded: Trusted, toolset: Option<String>) -> Result<bo
     let runtime = build(loaded).await?;
     begin(&runtime).await;
     let socket = runtime.operator_socket().await;
-    let maintenance = tokio::spawn(maintain(Arc::clone(&runtime), socket));
+    let maintenance = on_own_thread(maintain(Arc::clone(&runtime), socket));
     let (served, signalled) = tokio::select! {
         served = serve_stdio(runtime.gateway(), caller, toolset.as_deref()) => (served, false),
         () = signals.received() => (Ok(()), true),
@@ -217,7 +217,7 @@ pub(super) async fn stdio(loaded: Trusted, toolset: Option<String>) -> Result<bo
         ended = runtime.shut_down() => ended,
         () = patience => Err(Failure::new(crate::failure::FAILED, "interrupted", "stopped at the second signal")),
     };
-    maintenance.abort();
+    drop(maintenance);
     ended?;
     served.map(|()| true).map_err(|error| {
         Failure::new(
@@ -290,6 +290,15 @@ async fn begin(runtime: &Runtime) {
     runtime.record_discovered().await;
     offline::remember_names(&runtime.offline);
     offline::report_lock(&runtime.offline);
+}
+
+/// Runs a future on a thread of its own until it ends or the guard is dropped. Reading rules or a large listing keeps a
+/// thread busy for up to seconds, and the threads of the runtime run the calls.
+fn on_own_thread(task: impl Future<Output = ()> + Send + 'static) -> DropGuard {
+    let (stopping, handle) = (CancellationToken::new(), tokio::runtime::Handle::current());
+    let stopped = stopping.clone();
+    tokio::task::spawn_blocking(move || handle.block_on(stopped.run_until_cancelled_owned(task)));
+    stopping.drop_guard()
 }
 
 /// Runs the periodic tasks while the doors are open.
@@ -420,7 +429,7 @@ pub(super) async fn worker(loaded: Trusted, at_once: u32) -> Result<bool, Failur
     let runtime = build(loaded).await?;
     begin(&runtime).await;
     let socket = runtime.operator_socket().await;
-    let maintenance = tokio::spawn(maintain(Arc::clone(&runtime), socket));
+    let maintenance = on_own_thread(maintain(Arc::clone(&runtime), socket));
     let stopping = CancellationToken::new();
     let working = {
         let (calls, stopping) = (runtime.calls.clone(), stopping.clone());
@@ -438,6 +447,36 @@ pub(super) async fn worker(loaded: Trusted, at_once: u32) -> Result<bool, Failur
         ended = runtime.shut_down() => ended,
         () = signals.received() => Err(Failure::new(crate::failure::FAILED, "interrupted", "stopped at the second signal")),
     };
-    maintenance.abort();
+    drop(maintenance);
     ended.map(|()| true)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    #[test]
+    fn periodic_tasks_keep_no_thread_from_calls_and_end_with_their_guard() {
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+        let runtime = runtime.unwrap();
+        let (called, calls) = mpsc::channel();
+        let (reported, reports) = mpsc::channel();
+        let (held, released) = tokio::sync::oneshot::channel::<()>();
+        let guard = runtime.block_on(async {
+            on_own_thread(async move {
+                let _held = held;
+                // As long as this blocks its thread, a call is answered.
+                let call = calls.recv_timeout(Duration::from_secs(60));
+                reported.send(call.is_ok()).unwrap();
+                std::future::pending::<()>().await;
+            })
+        });
+        runtime.spawn(async move { called.send(()).unwrap() });
+        assert!(reports.recv().unwrap(), "the call waits for the periodic task");
+        drop(guard);
+        assert!(runtime.block_on(released).is_err(), "the task is dropped");
+    }
 }
