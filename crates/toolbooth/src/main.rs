@@ -106,11 +106,15 @@ fn main() -> ExitCode {
         return hook::answer(hook.limit());
     }
     start_tracing(matches!(cli.command, Command::Serve { .. }));
-    let runtime = runtime_builder()
-        // Schema checks are recursive. Their depth limit assumes this stack size.
-        .thread_stack_size(8 << 20)
-        .enable_all()
-        .build();
+    let runtime = threads().and_then(|threads| {
+        tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(threads)
+            // Schema checks are recursive. Their depth limit assumes this stack size.
+            .thread_stack_size(8 << 20)
+            .enable_all()
+            .build()
+            .map_err(|error| Failure::usage(format!("the runtime cannot be started: {error}")))
+    });
     let outcome = match runtime {
         Ok(runtime) => {
             let outcome = runtime.block_on(commands::run(cli));
@@ -118,7 +122,7 @@ fn main() -> ExitCode {
             runtime.shutdown_timeout(std::time::Duration::from_secs(2));
             outcome
         }
-        Err(error) => Err(Failure::usage(format!("the runtime cannot be started: {error}"))),
+        Err(failure) => Err(failure),
     };
     match outcome {
         Ok(true) => ExitCode::SUCCESS,
@@ -137,16 +141,24 @@ fn main() -> ExitCode {
     }
 }
 
-/// Returns the runtime with half of the cores as threads: the writer of the store, the search index and the programs
-/// that are started here run beside them. More threads mostly wake one another: with two of them on two cores, a call
-/// takes a quarter more processor time (docs/benchmarks.md, *The gateway*). `TOKIO_WORKER_THREADS` overrides it.
-fn runtime_builder() -> tokio::runtime::Builder {
-    let mut builder = tokio::runtime::Builder::new_multi_thread();
-    if std::env::var_os("TOKIO_WORKER_THREADS").is_none() {
+/// The variable that sets the threads of the runtime, and their maximum.
+const THREADS: &str = "TOKIO_WORKER_THREADS";
+const THREADS_MAX: usize = 1_024;
+
+/// Returns the number of threads that run calls: half of the cores, because the writer of the store, the search index
+/// and the programs that are started here run beside them. More threads mostly wake one another.
+///
+/// Doc: benchmarks.md#the-gateway
+fn threads() -> Result<usize, Failure> {
+    let Some(wanted) = std::env::var_os(THREADS) else {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        builder.worker_threads((cores / 2).max(1));
-    }
-    builder
+        return Ok((cores / 2).max(1));
+    };
+    let number = wanted.to_str().and_then(|text| text.parse().ok());
+    number.filter(|number| (1..=THREADS_MAX).contains(number)).ok_or_else(|| {
+        Failure::usage(format!("{THREADS} is no number from 1 to {THREADS_MAX}"))
+            .hint("take it out of the environment: the default is half of the cores")
+    })
 }
 
 /// Whether the command line requests JSON output, even if the other arguments cannot be parsed.
