@@ -226,7 +226,7 @@ fn the_caller_of_stdio_comes_from_the_configuration() {
     assert_eq!(listed.len(), 1, "{listed:?}");
     let (found, _) = place.json(&["receipts", "list", "--caller", "key:editor"]);
     assert_eq!(found["receipts"].as_array().map(Vec::len), Some(1), "{found} {answers:?}");
-    for wrong in ["operator", "somebody", "key:a b"] {
+    for wrong in ["operator", "stranger", "key:a b"] {
         place.write("toolbooth.toml", &format!("[auth]\nstdio_caller = \"{wrong}\"\n"));
         let refused = place.run(&["stdio"]);
         let text = String::from_utf8_lossy(&refused.stderr);
@@ -377,7 +377,7 @@ fn what_is_paused_is_refused_and_not_listed_until_it_is_resumed() {
     let misspelt = place.run(&["pause", "--tool", "calculater"]);
     let told = String::from_utf8_lossy(&misspelt.stderr);
     assert!(misspelt.status.success() && told.contains("did you mean `calculator`"), "{told}");
-    for wrong in [["--server", "nowhere"], ["--caller", "nobody at all"], ["--tool", "a b"]] {
+    for wrong in [["--server", "nowhere"], ["--caller", "a stranger"], ["--tool", "a b"]] {
         assert_eq!(place.run(&["pause", wrong[0], wrong[1]]).status.code(), Some(2), "{wrong:?}");
     }
     gateway.stop();

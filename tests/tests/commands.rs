@@ -117,7 +117,7 @@ fn records_are_shown_in_every_form() {
     let caller = receipt["caller"].as_str().unwrap();
     let (listed, _) = place.json(&["receipts", "list", "--caller", caller, "--state", "succeeded"]);
     assert_eq!(listed["receipts"].as_array().unwrap().len(), 2);
-    let (listed, _) = place.json(&["receipts", "list", "--caller", "nobody"]);
+    let (listed, _) = place.json(&["receipts", "list", "--caller", "unknown"]);
     assert_eq!(listed, json!({ "receipts": [] }));
     let (logs, _) = place.json(&["logs", "query", "--code", "timeout", "--caller", caller]);
     assert_eq!(logs, json!({ "logs": [] }));

@@ -460,7 +460,7 @@ fn a_lock_file_that_is_there_counts_in_first_use() {
 
 #[test]
 fn replicas_do_not_pin() {
-    let url = "[store]\nurl = \"postgres://nobody@127.0.0.1:1/none\"\n";
+    let url = "[store]\nurl = \"postgres://unknown@127.0.0.1:1/none\"\n";
     for mode in ["", "[lock]\nmode = \"first-use\"\n"] {
         let place = fresh(&format!("{mode}{url}"));
         for command in [&["list"][..], &["call", "s.read", "--args", "{}"], &["coverage"]] {

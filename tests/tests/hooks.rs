@@ -251,7 +251,7 @@ fn failures(client: &str, tool: &str, other: &str) {
         blocks(what, &wrong, hook, ls.as_bytes(), "invalid-configuration");
     }
     let unknown = Place::new();
-    unknown.write("toolbooth.toml", &format!("[hooks.{client}]\ncaller = \"key:nobody\"\n"));
+    unknown.write("toolbooth.toml", &format!("[hooks.{client}]\ncaller = \"key:unknown\"\n"));
     blocks("no such caller", &unknown, hook, ls.as_bytes(), "cannot decide");
     let wrong_rules = place("[policy]\nrules = \"rules.cedar\"\n");
     wrong_rules.write("rules.cedar", "permit (");
@@ -270,7 +270,7 @@ fn failures(client: &str, tool: &str, other: &str) {
         "[lock]\nmode = \"off\"\n[store]\nurl = { secret_ref = \"env:URL\" }\ndigest_key = { secret_ref = \"env:KEY\" }\n",
     );
     let no_server = no_server
-        .env("URL", "postgres://nobody@127.0.0.1:1/none?connect_timeout=2")
+        .env("URL", "postgres://unknown@127.0.0.1:1/none?connect_timeout=2")
         .env("KEY", &"ab".repeat(32));
     blocks("no database", &no_server, hook, ls.as_bytes(), "cannot decide");
 
@@ -327,7 +327,7 @@ fn too_late(client: &str, tool: &str) {
     );
     let hook: &[&str] = &["hook", client, "--timeout", "2"];
     let output = waiting::output_of(&mut waiting.command(hook), ls.as_bytes());
-    let said = answer(&output).expect_err("nobody decides");
+    let said = answer(&output).expect_err("no decision is made");
     assert!(said.contains("(approval-required)") || said.contains("in time"), "{said}");
     // Another program that holds the database.
     let locked = place("");
@@ -636,8 +636,8 @@ fn doctor_tells_what_is_wrong_with_a_hook() {
             "an agent cannot be the operator (hooks.codex.caller)",
         ),
         (
-            "[hooks.codex]\ncaller = \"key:nobody\"\n",
-            "there is no caller `key:nobody` (hooks.codex.caller)",
+            "[hooks.codex]\ncaller = \"key:unknown\"\n",
+            "there is no caller `key:unknown` (hooks.codex.caller)",
         ),
         (
             "[hooks.codex]\n[store]\ndurability = \"memory\"\n",

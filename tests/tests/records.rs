@@ -35,7 +35,7 @@ fn a_call_that_is_handed_over_survives_its_worker_and_never_runs_twice() {
     assert_eq!(submit(&gateway, body).0, 202, "the same call");
     let other = r#"{"toolId":"raw.do","args":{"key":"b"},"context":{"callId":"a"}}"#;
     assert_eq!(submit(&gateway, other).0, 422, "another call under its id");
-    assert_eq!(gateway.get("/v1/calls/nobody").0, 404);
+    assert_eq!(gateway.get("/v1/calls/unknown").0, 404);
     let worker =
         || Running::start(place.command(&["worker"]).stdin(Stdio::null()).stderr(Stdio::null()));
     let mut first = worker();

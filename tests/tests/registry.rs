@@ -331,7 +331,11 @@ fn strict_nulls_older_drafts_and_short_names() {
     ]);
     let told = place.client(&python, None, "2026-07-28", &calls);
     let result = |at: usize| &told["results"][at]["result"];
-    assert_eq!(result(0)["_meta"]["toolbooth/errorCode"], "invalid-args", "nobody said strict");
+    assert_eq!(
+        result(0)["_meta"]["toolbooth/errorCode"],
+        "invalid-args",
+        "strict was not asked for"
+    );
     assert_eq!(result(1)["structuredContent"], json!({"text": "hi", "note": null}), "{told}");
     assert_eq!(result(2)["structuredContent"], json!({"pair": ["a", 1]}), "{told}");
     assert_eq!(result(3)["isError"], true, "judged by the schema as it was registered");

@@ -24,7 +24,7 @@ const UNSEEN: [(&str, &str, &str); 14] = [
     ("stale", "*", "blocks of logs that pruning looks at again"),
     ("toolbooth_version", "*", "another version is refused at start, or brought up to date"),
     ("rates", "*", "nothing follows from it but how soon the next call may come"),
-    ("digest_keys", "added", "nobody reads it"),
+    ("digest_keys", "added", "it is never read"),
     ("writers", "renewed", "a lease: how long ago is judged by the database's clock"),
     ("writers", "ordinal", "the order in which writers began, for the next one's first event"),
     ("writers", "named", "one that was named is named again"),

@@ -4,6 +4,7 @@
 //! `boundaries.toml` is forbidden; an exception that matches nothing is an error.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
@@ -11,7 +12,7 @@ use serde_json::Value;
 
 use crate::finding::Finding;
 use crate::packages::{self, Licences};
-use crate::run::{metadata, repository, rust_files};
+use crate::run::{files, metadata, repository, rust_files};
 use crate::tables::{self, TABLES, names_path};
 
 /// The rules in `boundaries.toml`.
@@ -51,7 +52,7 @@ pub struct WordRule {
     /// Whether only whole words count, not parts of identifiers.
     #[serde(default)]
     pub whole: bool,
-    /// Crates in which the words are forbidden.
+    /// Crates, and folders of [`FOLDERS`], in which the words are forbidden.
     pub forbidden_in: Vec<String>,
     pub reason: String,
     pub remedy: String,
@@ -69,9 +70,14 @@ pub struct Exception {
     pub reason: String,
 }
 
-/// A source file.
+/// Folders outside the crates whose texts are read for words, with what their files end in.
+const FOLDERS: [(&str, &[&str]); 3] =
+    [("docs", &["md"]), ("examples", &["md", "toml"]), ("tests", &["rs"])];
+
+/// A source file, or a text of one of [`FOLDERS`].
 #[derive(Debug, Clone)]
 pub struct Source {
+    /// The crate or the folder that it belongs to.
     pub krate: String,
     pub path: String,
     pub text: String,
@@ -242,8 +248,10 @@ fn reserved(sources: &[Source]) -> Vec<Finding> {
     let mut own: Vec<String> =
         TABLES.iter().map(|(file, _)| format!("{}{file}", tables::FOLDER)).collect();
     own.push(format!("{}{}", tables::FOLDER, tables::RESERVED));
+    let code =
+        sources.iter().filter(|source| FOLDERS.iter().all(|(name, _)| source.krate != *name));
     let users: Vec<&str> =
-        sources.iter().filter(|source| !own.contains(&source.path)).map(without_tests).collect();
+        code.filter(|source| !own.contains(&source.path)).map(without_tests).collect();
     let list = text(tables::RESERVED);
     let mut findings = Vec::new();
     for (table, kind) in TABLES {
@@ -359,18 +367,27 @@ pub fn rules() -> Result<Rules> {
     toml::from_str(&std::fs::read_to_string(&path)?).context("xtask/boundaries.toml")
 }
 
-/// Reads the sources of the crates.
+/// Reads the sources of the crates, and the texts of [`FOLDERS`].
 pub fn sources() -> Result<Vec<Source>> {
     let mut sources = Vec::new();
+    let mut add = |owner: &str, path: &Path| -> Result<()> {
+        let text = std::fs::read_to_string(path)?;
+        let path = path.strip_prefix(repository())?.display().to_string();
+        sources.push(Source { krate: owner.to_owned(), path, text });
+        Ok(())
+    };
     for entry in std::fs::read_dir(repository().join("crates"))? {
         let folder = entry?.path();
         let manifest: toml::Table =
             toml::from_str(&std::fs::read_to_string(folder.join("Cargo.toml"))?)?;
         let name = manifest["package"]["name"].as_str().context("a package has a name")?.to_owned();
         for path in rust_files(&folder.join("src"))? {
-            let text = std::fs::read_to_string(&path)?;
-            let path = path.strip_prefix(repository())?.display().to_string();
-            sources.push(Source { krate: name.clone(), path, text });
+            add(&name, &path)?;
+        }
+    }
+    for (folder, extensions) in FOLDERS {
+        for path in files(&repository().join(folder), extensions)? {
+            add(folder, &path)?;
         }
     }
     Ok(sources)
@@ -474,9 +491,12 @@ remedy = "move it to adapters"
         })
     }
 
+    fn rules_of(text: &str) -> Rules {
+        toml::from_str(&format!("{text}\n[licences]\nallowed = []\n")).unwrap()
+    }
+
     fn found(rules: &str, metadata: &Value, text: &str) -> Vec<Finding> {
-        let rules = format!("{rules}\n[licences]\nallowed = []\n");
-        let rules: Rules = toml::from_str(&rules).unwrap();
+        let rules = rules_of(rules);
         let source = |path: &str, text: &str| Source {
             krate: "base".into(),
             path: path.into(),
@@ -570,6 +590,19 @@ remedy = "move it to adapters"
         let at = |text: &str| found(&rules, &metadata(&["serde"], &["base"]), text).len();
         assert_eq!((at("// A House, and more."), at("// the house")), (1, 1));
         assert_eq!((at("// a warehouse"), at("fn house_of()")), (0, 0));
+    }
+
+    #[test]
+    fn texts_beside_the_crates_are_read_for_words() {
+        let texts = sources().unwrap();
+        for path in ["docs/map.md", "examples/toolbooth.toml", "tests/src/lib.rs"] {
+            let text = texts.iter().find(|source| source.path == path);
+            assert!(text.is_some_and(|text| path.starts_with(&text.krate)), "{path}");
+        }
+        let rules = RULES.replace("forbidden_in = [\"base\"]", "forbidden_in = [\"docs\"]");
+        let text =
+            Source { krate: "docs".into(), path: "docs/a.md".into(), text: "For Gemini.".into() };
+        assert_eq!(words(&rules_of(&rules), &[text]).len(), 1);
     }
 
     #[test]

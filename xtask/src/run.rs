@@ -102,6 +102,11 @@ pub fn build_program(name: &str) -> Result<()> {
 
 /// Returns all Rust files in a folder and its subfolders, sorted.
 pub fn rust_files(folder: &Path) -> Result<Vec<PathBuf>> {
+    files(folder, &["rs"])
+}
+
+/// Returns all files in a folder and its subfolders whose names end in one of the extensions, sorted.
+pub fn files(folder: &Path, extensions: &[&str]) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     if !folder.is_dir() {
         return Ok(found);
@@ -109,8 +114,8 @@ pub fn rust_files(folder: &Path) -> Result<Vec<PathBuf>> {
     for entry in std::fs::read_dir(folder)? {
         let path = entry?.path();
         if path.is_dir() {
-            found.extend(rust_files(&path)?);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.extend(files(&path, extensions)?);
+        } else if path.extension().is_some_and(|own| extensions.iter().any(|one| own == *one)) {
             found.push(path);
         }
     }

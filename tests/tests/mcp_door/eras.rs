@@ -180,7 +180,7 @@ fn no_refusal_is_plain_text() {
         ("PATCH", "PATCH", vec![json_kind, both], &ping, 405),
         ("OPTIONS", "OPTIONS", vec![both], "", 405),
         ("TRACE", "TRACE", vec![both], "", 405),
-        ("a method of nobody", "BREW", vec![both], "", 405),
+        ("an unknown method", "BREW", vec![both], "", 405),
     ] {
         let answer = send(address, method, &headers, body.as_bytes()).answer();
         assert_eq!(

@@ -116,7 +116,7 @@ fn a_caller_with_too_many_sessions_loses_the_longest_idle_one() {
     actor.go();
     assert_eq!(text(&sent.answer().json()), "done long");
     assert_eq!(first.delete().status, 204);
-    assert_eq!(Session::begin(&gateway).ping(), 200, "there is room again");
+    assert_eq!(Session::begin(&gateway).ping(), 200, "a session can begin again");
 }
 
 #[test]
