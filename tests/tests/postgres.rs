@@ -9,7 +9,7 @@ use std::sync::Arc;
 use toolbooth_audit::LedgerReads;
 use toolbooth_audit::approvals::ApprovalRequest;
 use toolbooth_audit::checkpoint::Due;
-use toolbooth_audit::conformance::{moment, request, settlement, suite};
+use toolbooth_audit::conformance::{added_digest_key, moment, request, settlement, suite};
 use toolbooth_audit::history::{
     CountedIn, History, HistoryJudge, HistoryQuestion, HistoryVerdict, WindowName,
 };
@@ -143,6 +143,16 @@ async fn a_call_that_a_late_outcome_gives_back_may_be_pruned() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_without_an_added_digest_key_begins_nothing() {
+    let Some(server) = Postgres::start() else { return };
+    let url = server.url(&server.database());
+    let both =
+        PostgresOptions { digest_key: [9; 32], older_digest_keys: vec![[5; 32]], ..options(&url) };
+    let newer = async || postgres::open(both, "newer", &moment(2)).await.expect("knows both");
+    added_digest_key(&open(&url, "earlier").await, newer).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn replicas_share_a_digest_key_or_do_not_start() {
     let Some(server) = Postgres::start() else { return };
     let database = server.database();
@@ -176,7 +186,7 @@ async fn replicas_share_a_digest_key_or_do_not_start() {
     server.sql(&database, "UPDATE toolbooth_version SET version = 99");
     let refused = postgres::open(options(&url), "three", &moment(3)).await;
     assert!(matches!(refused, Err(OpenError::Newer { found: 99, .. })));
-    let secret = "postgres://somebody:hunter2@127.0.0.1:1/x?nonsense=1";
+    let secret = "postgres://stranger:hunter2@127.0.0.1:1/x?nonsense=1";
     let told = postgres::open(options(secret), "four", &moment(3)).await;
     let told = told.err().map(|error| format!("{error:?} {error}")).unwrap_or_default();
     assert!(!told.contains("hunter2"), "{told}");
@@ -192,7 +202,7 @@ async fn tampering_with_the_tables_is_found() {
         ("DELETE FROM receipts", "receipt-missing"),
         ("DELETE FROM keys", "key-missing"),
         ("UPDATE keys SET key = 'another'", "key-missing"),
-        ("UPDATE keys SET receipt_id = 'nobody'", "key-unaccounted"),
+        ("UPDATE keys SET receipt_id = 'unknown'", "key-unaccounted"),
         ("INSERT INTO keys VALUES ('another', 'receipt-a')", "key-unaccounted"),
         (
             "UPDATE approvals SET state = 'granted',
@@ -307,7 +317,7 @@ async fn a_result_is_stored_once_and_either_record_is_kept_without_the_other() {
             let asked = ledger.claim(request(call, mode, keys, "args")).await;
             let Ok(Claimed::Fresh(claim)) = asked else { panic!("fresh, got {asked:?}") };
             let mut settled = settlement(claim, mode, Effect::Completed, None);
-            let own = Arc::get_mut(&mut settled).expect("nobody else has it");
+            let own = Arc::get_mut(&mut settled).expect("it has no other owner");
             let result = own.result.as_mut().expect("there is one");
             result.content = vec![ContentBlock::text("grüße ".repeat(bytes / 7))];
             let output = serde_json::to_string(result).expect("is JSON");

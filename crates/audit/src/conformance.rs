@@ -4,6 +4,7 @@
 #![expect(clippy::panic, clippy::expect_used, reason = "a suite reports by panicking")]
 
 pub mod approvals;
+mod digest_keys;
 pub mod documents;
 mod fixtures;
 pub mod history;
@@ -19,6 +20,7 @@ use toolbooth_contracts::order::{OrderSubject, PauseTarget};
 use toolbooth_contracts::receipt::ClaimState;
 use toolbooth_contracts::{ContentBlock, Effect, ErrorCode, Identity};
 
+pub use digest_keys::added_digest_key;
 use fixtures::{fresh, resolution, settle_late};
 pub use fixtures::{log, moment, request, settlement};
 pub use limits::{budgets_are_charged_and_given_back, limits_are_charged_and_given_back};

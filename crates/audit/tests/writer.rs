@@ -61,6 +61,9 @@ impl Backend for Scripted {
         for key in missing.keys {
             set.load_key(key, None);
         }
+        if missing.digest_keys {
+            set.load_key_ids(&[]);
+        }
         Ok(())
     }
 

@@ -11,7 +11,7 @@ use toolbooth_audit::approvals::{
     ApprovalFilter, ApprovalName, ApprovalRequest, ApprovalVerdict, Decided,
 };
 use toolbooth_audit::checkpoint::Due;
-use toolbooth_audit::conformance::{moment, request, settlement, suite};
+use toolbooth_audit::conformance::{added_digest_key, moment, request, settlement, suite};
 use toolbooth_audit::ledger::{ClaimRequest, Claimed, Ledger, Prune, PruneKind, Pruned};
 use toolbooth_audit::orders::{OrderChange, OrderRequest, Ordered};
 use toolbooth_audit::queue::{CallQueue, QueuedCall};
@@ -1217,6 +1217,20 @@ async fn a_digest_key_is_added_and_the_old_one_still_known() {
     std::fs::write(&file, "no key\n").unwrap();
     let refused = sqlite::open(&data, "three", SqliteOptions::default(), &moment(3));
     assert!(matches!(refused, Err(OpenError::Key { .. })), "{refused:?}");
+}
+
+#[tokio::test]
+async fn a_writer_without_an_added_digest_key_begins_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let earlier = open(&data, "earlier");
+    let newer = async || {
+        let file = data.join("digest.key");
+        let text = std::fs::read_to_string(&file).unwrap();
+        std::fs::write(&file, format!("{}\n{text}", "ab".repeat(32))).unwrap();
+        open(&data, "newer")
+    };
+    added_digest_key(&earlier, newer).await;
 }
 
 #[tokio::test]

@@ -20,6 +20,8 @@ pub struct WriterStatus {
     health: Mutex<Option<LedgerError>>,
     running: Mutex<HashMap<String, Watched>>,
     disk_space: Mutex<DiskSpace>,
+    /// The id of a digest key of the store that this writer does not have.
+    unknown_key: Mutex<Option<String>>,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -31,13 +33,13 @@ impl WriterStatus {
         *locked(&self.health) = error.cloned();
     }
 
-    /// Checks whether the last commit succeeded and the store has space.
+    /// Checks whether the last commit succeeded, the store has space, and all of its digest keys are known.
     ///
     /// # Errors
     /// The reason why the store does not accept records.
     pub fn health(&self) -> Result<(), LedgerError> {
         match locked(&self.health).clone() {
-            None => self.disk_space().check(),
+            None => self.disk_space().check().and_then(|()| self.check_keys()),
             Some(error) => Err(error),
         }
     }
@@ -50,6 +52,25 @@ impl WriterStatus {
 
     pub(crate) fn set_disk_space(&self, disk_space: DiskSpace) {
         *locked(&self.disk_space) = disk_space;
+    }
+
+    /// Notes that the store has a digest key that this writer does not have. That lasts until the process ends.
+    pub(crate) fn set_unknown_key(&self, id: &str) {
+        *locked(&self.unknown_key) = Some(id.to_owned());
+    }
+
+    /// Checks whether all digest keys of the store are known.
+    ///
+    /// # Errors
+    /// [`LedgerError::Unavailable`] if another gateway has added one.
+    pub(crate) fn check_keys(&self) -> Result<(), LedgerError> {
+        match &*locked(&self.unknown_key) {
+            None => Ok(()),
+            Some(id) => Err(LedgerError::unavailable(format!(
+                "another gateway has added the digest key with the id {id} to the store, and this one does not have \
+                 it: restart this gateway with all digest keys of the store"
+            ))),
+        }
     }
 
     /// Returns a channel that closes when a running claim of this process has ended.

@@ -204,6 +204,10 @@ impl MemoryState {
         if needs.waiting {
             set.load_waiting(self.in_state(QueueState::Queued).count() as u64);
         }
+        if needs.digest_keys {
+            // The store lives in this process, and has the keys of its only writer.
+            set.load_key_ids(&[]);
+        }
         if let Some(survey) = needs.survey {
             self.survey(survey, set);
         }

@@ -174,6 +174,8 @@ impl Session {
         });
         let orders = asked.add(needs.orders, &s.orders, || given![]);
         let waiting = asked.add(needs.waiting, &s.waiting, || given![]);
+        let with_key_ids = needs.digest_keys && survey.is_none();
+        let key_ids = asked.add(with_key_ids, &s.key_ids, || given![]);
         let answers = self.ask_all(&asked.0, &AtomicBool::new(true)).await?;
         drop(asked);
         let rows = |place: Option<usize>| -> &[Row] {
@@ -259,6 +261,9 @@ impl Session {
         }
         if let Some(row) = rows(waiting).first() {
             set.load_waiting(row.get::<_, i64>(0).unsigned_abs());
+        }
+        if with_key_ids {
+            set.load_key_ids(&rows(key_ids).iter().map(|row| row.get(0)).collect::<Vec<_>>());
         }
         if !spent.is_empty() {
             let found = self.ask(&s.approvals_by_id, &given![spent]).await.map_err(failed)?;
@@ -385,7 +390,11 @@ impl Session {
                     .iter()
                     .map(|(caller, id)| format!("{}\u{1f}{}", clean(caller), clean(id)))
                     .collect();
-                let rows = self.ask(&s.next_call, &given![own, running]).await.map_err(failed)?;
+                let asked = [(&s.next_call, given![own, running]), (&s.key_ids, Parameters::new())];
+                let mut answers = self.ask_all(&asked, &AtomicBool::new(true)).await?.into_iter();
+                let (rows, ids) = (answers.next().unwrap_or_default(), answers.next());
+                let ids = ids.unwrap_or_default();
+                set.load_key_ids(&ids.iter().map(|row| row.get(0)).collect::<Vec<_>>());
                 if let Some(call) = rows.first().map(call) {
                     let queued = match &call.queued_by {
                         Some(at) => {

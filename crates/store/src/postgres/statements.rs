@@ -188,6 +188,7 @@ statements! {
         "SELECT {CALL} FROM queue q JOIN unnest($1::text[], $2::text[]) AS n (own, id)
              ON n.own = q.caller AND n.id = q.call_id
          ORDER BY q.place FOR UPDATE OF q");
+    key_ids = "SELECT key_id FROM digest_keys";
     waiting = "SELECT count(*) FROM queue WHERE state = 'queued'";
     lost_claims = format!(
         "SELECT {RECEIPT}, true FROM receipts r LEFT JOIN writers w ON w.writer = r.writer

@@ -78,6 +78,9 @@ impl Transaction<'_> {
             let waiting: i64 = self.one(sql, [], |row| row.get(0))?.unwrap_or_default();
             set.load_waiting(waiting.unsigned_abs());
         }
+        if needs.digest_keys {
+            set.load_key_ids(&self.all("SELECT key_id FROM digest_keys", [], |row| row.get(0))?);
+        }
         match needs.survey {
             Some(survey) => self.survey(survey, set),
             None => Ok(()),

@@ -36,10 +36,15 @@ impl Step for Enqueue {
     type Answer = Enqueued;
 
     fn needs(&self) -> Needs {
-        Needs { waiting: true, ..Needs::of_call(&self.call.caller, &self.call.call_id) }
+        Needs {
+            waiting: true,
+            digest_keys: true,
+            ..Needs::of_call(&self.call.caller, &self.call.call_id)
+        }
     }
 
     fn decide(&self, set: &WorkingSet) -> Result<(Enqueued, Changes), LedgerError> {
+        set.check_key_ids()?;
         let Self { call, digest, waiting_max } = self;
         if let Some(known) = set.call(&call.caller, &call.call_id)? {
             let same = known.request == call.request;
@@ -115,10 +120,12 @@ impl Step for TakeCall {
     type Answer = Option<QueuedCall>;
 
     fn needs(&self) -> Needs {
-        Needs::of(StoreQuery::NextCall(self.running.clone()))
+        let next = StoreQuery::NextCall(self.running.clone());
+        Needs { digest_keys: true, ..Needs::of(next) }
     }
 
     fn decide(&self, set: &WorkingSet) -> Result<(Option<QueuedCall>, Changes), LedgerError> {
+        set.check_key_ids()?;
         let Some(next) = &set.surveyed.call else { return Ok((None, Changes::default())) };
         let call = &next.call;
         if !(next.is_asked(set.digester()) && call.is_whole(set.digester())) {

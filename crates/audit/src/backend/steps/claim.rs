@@ -29,6 +29,7 @@ impl Step for ClaimRequest {
         }
         needs.counting.extend(self.counted.iter().map(|counted| counted.key.clone()));
         needs.clock = !self.counted.is_empty();
+        needs.digest_keys = compares_digests(self);
         if let Some(question) = &self.history {
             let windows = question.windows.values().cloned();
             needs.windows.extend(windows.map(|window| (window, self.at.epoch_ms)));
@@ -53,6 +54,9 @@ impl Step for ClaimRequest {
     }
 
     fn decide(&self, set: &WorkingSet) -> Result<(Claimed, Changes), LedgerError> {
+        if compares_digests(self) {
+            set.check_key_ids()?;
+        }
         let mut again = None;
         for key in &self.keys {
             let Some(stored) = set.held(key)? else { continue };
@@ -129,6 +133,14 @@ impl Step for ClaimRequest {
         changes.events.extend(shadow.map(plain));
         Ok((Claimed::Fresh(claim), changes))
     }
+}
+
+/// Whether a claim is compared with records that are found by a digest: earlier claims, approvals or windows.
+fn compares_digests(request: &ClaimRequest) -> bool {
+    !request.keys.is_empty()
+        || request.approval.is_some()
+        || !request.counted.is_empty()
+        || request.history.is_some()
 }
 
 /// What rules have permitted that read windows.

@@ -50,6 +50,9 @@ pub struct Needs {
     pub orders: bool,
     /// Whether the number of waiting asynchronous calls is needed.
     pub waiting: bool,
+    /// Whether the ids of the store's digest keys are needed. They are read after all records that are found by a
+    /// digest.
+    pub digest_keys: bool,
     /// A query over the whole store; such a step has its own batch.
     pub survey: Option<StoreQuery>,
 }
@@ -178,6 +181,7 @@ impl Needs {
         self.calls.extend(other.calls);
         self.orders |= other.orders;
         self.waiting |= other.waiting;
+        self.digest_keys |= other.digest_keys;
         self.survey = self.survey.take().or(other.survey);
     }
 

@@ -62,6 +62,8 @@ pub struct WorkingSet {
     /// All orders; `None` in the place of one that no event accounts for.
     pub(super) orders: Option<BTreeMap<OrderName, Option<Order>>>,
     pub(super) waiting: Option<u64>,
+    /// Whether the ids of the store's digest keys were loaded.
+    has_key_ids: bool,
     /// The results of the batch's store query.
     pub surveyed: StoreFindings,
     /// The store's clock, in milliseconds since 1970, if it has its own.
@@ -97,6 +99,7 @@ impl WorkingSet {
             calls: HashMap::new(),
             orders: None,
             waiting: None,
+            has_key_ids: false,
             surveyed: StoreFindings::default(),
             clock_ms: None,
             status,
@@ -329,6 +332,7 @@ impl WorkingSet {
             calls: those(&needs.calls, |name| self.calls.contains_key(name)),
             orders: needs.orders && self.orders.is_none(),
             waiting: needs.waiting && self.waiting.is_none(),
+            digest_keys: needs.digest_keys && !self.has_key_ids,
             survey: needs.survey.clone(),
         }
     }
@@ -407,6 +411,27 @@ impl WorkingSet {
         self.waiting = Some(waiting);
     }
 
+    /// Loads the ids of the store's digest keys.
+    pub fn load_key_ids(&mut self, ids: &[String]) {
+        self.has_key_ids = true;
+        let is_unknown = |id: &&String| self.digester.all().all(|own| own.key_id() != *id);
+        if let Some(id) = ids.iter().find(is_unknown) {
+            self.status.set_unknown_key(id);
+        }
+    }
+
+    /// Checks that this writer has all digest keys of the store. Another gateway may have added one since the
+    /// start: then claims, approvals and queued calls cannot be compared, and equal calls would seem different.
+    ///
+    /// # Errors
+    /// [`LedgerError::Unavailable`] if a key is unknown, [`LedgerError::Defect`] if the ids were not loaded.
+    pub fn check_key_ids(&self) -> Result<(), LedgerError> {
+        if !self.has_key_ids {
+            return Err(unread("the ids of the digest keys"));
+        }
+        self.status.check_keys()
+    }
+
     /// Loads a running claim of a lost writer.
     pub fn load_lost(&mut self, stored: Stored) {
         self.load_receipt(stored.receipt.receipt_id.clone(), Some(stored.clone()));
@@ -459,6 +484,7 @@ impl WorkingSet {
         self.calls.clear();
         self.orders = None;
         self.waiting = None;
+        self.has_key_ids = false;
         self.surveyed = StoreFindings::default();
         self.clock_ms = None;
     }
