@@ -9,8 +9,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::stream::BoxStream;
 use futures_util::{FutureExt, StreamExt};
-use http::header::{ACCEPT, CONTENT_TYPE};
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, StatusCode};
+use percent_encoding::percent_decode_str;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use toolbooth_contracts::causes::with_causes;
@@ -131,8 +132,25 @@ fn is_event_stream(response: &reqwest::Response) -> bool {
     })
 }
 
+/// Takes the user and the password out of a URL, as a header of HTTP basic authentication (RFC 7617).
+fn take_credentials(url: &mut reqwest::Url) -> Option<HeaderValue> {
+    let decoded = |text: &str| percent_decode_str(text).collect::<Vec<u8>>();
+    let mut pair = decoded(url.username());
+    if pair.is_empty() && url.password().is_none() {
+        return None;
+    }
+    pair.push(b':');
+    pair.extend(decoded(url.password().unwrap_or_default()));
+    // A URL with a host can have its user and password removed.
+    let _ = (url.set_username(""), url.set_password(None));
+    let mut header =
+        HeaderValue::from_str(&format!("Basic {}", data_encoding::BASE64.encode(&pair))).ok()?;
+    header.set_sensitive(true);
+    Some(header)
+}
+
 impl Http {
-    pub(super) fn new(url: String, headers: HeaderMap) -> Result<Self, reqwest::Error> {
+    pub(super) fn new(url: String, mut headers: HeaderMap) -> Result<Self, reqwest::Error> {
         let client = crate::tls::client()
             // The size limit applies to the bytes read, and compressed responses would evade it.
             .no_gzip()
@@ -141,7 +159,10 @@ impl Http {
             .tcp_nodelay(true)
             .build()?;
         let (posts, replies) = (Semaphore::new(POSTS_MAX), Semaphore::new(REPLIES_MAX));
-        let parsed = url.parse().ok();
+        let mut parsed: Option<reqwest::Url> = url.parse().ok();
+        if let Some(credentials) = parsed.as_mut().and_then(take_credentials) {
+            headers.entry(AUTHORIZATION).or_insert(credentials);
+        }
         Ok(Self { client, url, parsed, headers, posts, drains: Mutex::default(), replies })
     }
 
@@ -479,6 +500,34 @@ fn is_session_ended(status: StatusCode, answered: Option<&Answered>) -> bool {
 mod tests {
     use super::super::message::Refusal;
     use super::*;
+
+    #[test]
+    fn credentials_of_a_url_become_a_header() {
+        let sent = |url: &str, own: Option<&'static str>| {
+            let own = own.map(|own| (AUTHORIZATION, HeaderValue::from_static(own)));
+            let http = Http::new(url.to_owned(), own.into_iter().collect()).unwrap();
+            let speech = SessionHeaders::new("2025-11-25", None);
+            let posted = http.marked_post(&speech, HeaderMap::new()).build().unwrap();
+            let opened = http.marked(http::Method::GET, &speech).build().unwrap();
+            assert_eq!(posted.url(), opened.url());
+            assert_eq!(posted.headers().get(AUTHORIZATION), opened.headers().get(AUTHORIZATION));
+            let header =
+                posted.headers().get(AUTHORIZATION).map(|own| own.to_str().unwrap().to_owned());
+            (posted.url().to_string(), header)
+        };
+        let basic =
+            |pair: &str| Some(format!("Basic {}", data_encoding::BASE64.encode(pair.as_bytes())));
+        let bare = "http://127.0.0.1:9/mcp".to_owned();
+        for (url, own, header) in [
+            ("http://127.0.0.1:9/mcp", None, None),
+            ("http://ada:s%3Ac%40ret@127.0.0.1:9/mcp", None, basic("ada:s:c@ret")),
+            ("http://ada@127.0.0.1:9/mcp", None, basic("ada:")),
+            ("http://:s@127.0.0.1:9/mcp", None, basic(":s")),
+            ("http://ada:s@127.0.0.1:9/mcp", Some("Bearer t"), Some("Bearer t".to_owned())),
+        ] {
+            assert_eq!(sent(url, own), (bare.clone(), header), "{url}");
+        }
+    }
 
     #[test]
     fn only_a_session_that_is_unknown_ends_it() {
