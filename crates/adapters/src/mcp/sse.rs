@@ -94,7 +94,8 @@ where
                     if self.is_between_events()
                         && let Some(data) = only_message(chunk)
                     {
-                        if data.len() > self.bytes_max {
+                        // The end of the line counts, as it does in pieces.
+                        if data.len() >= self.bytes_max {
                             return Err(Broken::TooLarge);
                         }
                         self.begun = true;
@@ -257,6 +258,15 @@ mod tests {
             let chunks = vec![Ok::<_, String>(text.into_bytes())];
             let mut events = Events::new(stream::iter(chunks), 64);
             assert!(matches!(events.next().await, Err(Broken::TooLarge)));
+        }
+        // A message that comes alone has the limit of one after a comment.
+        for (length, fits) in [(63, true), (64, false)] {
+            for before in ["", ": a comment\n"] {
+                let text = format!("{before}data: {}\n\n", "x".repeat(length));
+                let chunks = vec![Ok::<_, String>(text.into_bytes())];
+                let event = Events::new(stream::iter(chunks), 64).next().await;
+                assert_eq!(event.is_ok(), fits, "{length} after {before:?}");
+            }
         }
     }
 }
