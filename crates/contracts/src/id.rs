@@ -195,9 +195,16 @@ impl From<ToolPattern> for String {
 /// Returns the known name nearest to `name`, if one is near enough to be a likely correction.
 #[must_use]
 pub fn nearest<'k>(name: &str, known: impl IntoIterator<Item = &'k str>) -> Option<&'k str> {
+    let folded = fold(name);
+    let letters = folded.chars().count();
+    // The distance is at least the difference of the lengths. To compute it takes the product of the lengths, and a
+    // caller chooses `name`.
+    let may_be_near =
+        |candidate: &&str| letters <= candidate.chars().count() + 1 + candidate.len() / 4;
     known
         .into_iter()
-        .map(|candidate| (strsim::osa_distance(&fold(name), &fold(candidate)), candidate))
+        .filter(may_be_near)
+        .map(|candidate| (strsim::osa_distance(&folded, &fold(candidate)), candidate))
         .filter(|(distance, candidate)| *distance <= 1 + candidate.len() / 4)
         .min()
         .map(|(_, candidate)| candidate)
@@ -207,7 +214,9 @@ pub fn nearest<'k>(name: &str, known: impl IntoIterator<Item = &'k str>) -> Opti
 #[must_use]
 pub fn near_miss(name: &str, known: &str) -> bool {
     let allowed = (known.len() / 4).clamp(1, 2);
-    name != known && strsim::osa_distance(&fold(name), &fold(known)) <= allowed
+    name != known
+        && fold(name).chars().count() <= known.chars().count() + allowed
+        && strsim::osa_distance(&fold(name), &fold(known)) <= allowed
 }
 
 fn fold(name: &str) -> String {
@@ -250,6 +259,10 @@ mod tests {
 
     #[test]
     fn slips_are_told_from_strangers() {
+        let long = "timeoutMs".repeat(1 << 18);
+        assert_eq!(nearest(&long, ["timeoutMs"; 200]), None, "its length decides");
+        assert!(!near_miss(&long, "timeoutMs"));
+        assert_eq!(nearest("time_out_ms", ["timeoutMs", "owner"]), Some("timeoutMs"));
         assert!(near_miss("timoutMs", "timeoutMs"));
         assert!(near_miss("rateLimitPermin", "rateLimitPerMin"));
         assert!(near_miss("timeout_ms", "timeoutMs"));
