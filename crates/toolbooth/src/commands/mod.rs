@@ -10,6 +10,7 @@ mod import;
 mod judge;
 mod keys;
 mod lock;
+mod maintenance;
 mod orders;
 #[cfg(feature = "parquet")]
 mod parquet;

@@ -7,11 +7,9 @@ use std::time::Duration;
 use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio_util::sync::{CancellationToken, DropGuard};
-use toolbooth_audit::ledger::{PruneKind, RENEW_EVERY};
+use tokio_util::sync::CancellationToken;
 use toolbooth_contracts::event::AuditEventKind;
 use toolbooth_contracts::id::nearest;
-use toolbooth_proxy::{ORDERS_EVERY, ToolProxy};
 use toolbooth_registry::Source;
 use toolbooth_server::auth::{Credentials, Loopback};
 use toolbooth_server::http::{self, HttpDoor};
@@ -19,7 +17,7 @@ use toolbooth_server::mcp::serve_stdio;
 use toolbooth_server::peer::SocketDiagnostics;
 use toolbooth_store::sqlite::StartCheck;
 
-use super::{receipts, reload};
+use super::maintenance::Maintenance;
 use crate::certificate;
 use crate::compose::Runtime;
 use crate::config::RuleMode;
@@ -28,14 +26,8 @@ use crate::door;
 use crate::failure::{Failure, OUT_OF_REACH};
 use crate::issuers;
 use crate::offline::{self, OfflineGateway, report_assumptions};
-use crate::operator_socket::OperatorSocket;
 use crate::output;
-use crate::retention;
-use crate::times::time;
 use crate::trust::Trusted;
-
-/// The default polling interval of sources that do not report changes.
-const INTERVAL: Duration = Duration::from_secs(60);
 
 /// How long the doors wait for unknown sources; clients are notified of later ones. The doors do not wait for
 /// sources with tools that are known from the lock or from pins.
@@ -44,14 +36,6 @@ const START_PATIENCE: Duration = Duration::from_secs(8);
 
 /// The default number of concurrent asynchronous calls of `serve`.
 const WORKERS: usize = 4;
-/// The interval between checks whether a checkpoint is due.
-const CHECKPOINT_LOOK: Duration = Duration::from_millis(500);
-/// The interval between removals of old records.
-const RETAIN_EVERY: Duration = Duration::from_secs(600);
-/// The default retention of completed asynchronous calls.
-const CALLS_KEPT: &str = "1d";
-/// The default retention of expired approvals.
-const APPROVALS_KEPT: &str = "30d";
 
 struct Signals {
     terminate: Signal,
@@ -114,7 +98,7 @@ pub(super) async fn serve(loaded: Trusted, listen: Option<String>) -> Result<boo
     runtime.offline.launcher.doors().add(address);
     begin(&runtime).await;
     let socket = runtime.operator_socket().await;
-    let maintenance = on_own_thread(maintain(Arc::clone(&runtime), socket));
+    let mut maintenance = Maintenance::start(&runtime, socket);
     let (stopping, ending) = (CancellationToken::new(), CancellationToken::new());
     let reads = Arc::clone(&runtime.reads);
     let mut authenticator = Credentials::new(runtime.proxy.clone(), loopback, &operator_key);
@@ -122,7 +106,7 @@ pub(super) async fn serve(loaded: Trusted, listen: Option<String>) -> Result<boo
     let accepted = match issuers::accepted(&runtime.offline.loaded.config, address) {
         Ok(accepted) => accepted,
         Err(failure) => {
-            drop(maintenance);
+            maintenance.end().await;
             runtime.shut_down().await?;
             return Err(failure);
         }
@@ -157,7 +141,10 @@ pub(super) async fn serve(loaded: Trusted, listen: Option<String>) -> Result<boo
     let url = format!("{}://{address}", runtime.offline.loaded.config.http.scheme());
     output::line(&format!("listening on {url}"));
     hints(&url, &runtime, loopback);
-    signals.received().await;
+    let defect = tokio::select! {
+        () = signals.received() => None,
+        failure = maintenance.failed() => Some(failure),
+    };
     tracing::info!(calls = runtime.proxy.running(), "stopping");
     stopping.cancel();
     let ended = tokio::select! {
@@ -170,8 +157,8 @@ pub(super) async fn serve(loaded: Trusted, listen: Option<String>) -> Result<boo
         } => ended,
         () = signals.received() => Err(Failure::new(crate::failure::FAILED, "interrupted", "stopped at the second signal")),
     };
-    drop(maintenance);
-    ended.map(|()| true)
+    maintenance.end().await;
+    ended.and_then(|()| defect.map_or(Ok(true), Err))
 }
 
 fn hints(url: &str, runtime: &Runtime, loopback: Loopback) {
@@ -201,10 +188,11 @@ pub(super) async fn stdio(loaded: Trusted, toolset: Option<String>) -> Result<bo
     let runtime = build(loaded).await?;
     begin(&runtime).await;
     let socket = runtime.operator_socket().await;
-    let maintenance = on_own_thread(maintain(Arc::clone(&runtime), socket));
-    let (served, signalled) = tokio::select! {
-        served = serve_stdio(runtime.gateway(), caller, toolset.as_deref()) => (served, false),
-        () = signals.received() => (Ok(()), true),
+    let mut maintenance = Maintenance::start(&runtime, socket);
+    let (served, signalled, defect) = tokio::select! {
+        served = serve_stdio(runtime.gateway(), caller, toolset.as_deref()) => (served, false, None),
+        () = signals.received() => (Ok(()), true, None),
+        failure = maintenance.failed() => (Ok(()), true, Some(failure)),
     };
     let patience = async {
         // A client that has closed the input can also send a signal.
@@ -217,8 +205,11 @@ pub(super) async fn stdio(loaded: Trusted, toolset: Option<String>) -> Result<bo
         ended = runtime.shut_down() => ended,
         () = patience => Err(Failure::new(crate::failure::FAILED, "interrupted", "stopped at the second signal")),
     };
-    drop(maintenance);
+    maintenance.end().await;
     ended?;
+    if let Some(defect) = defect {
+        return Err(defect);
+    }
     served.map(|()| true).map_err(|error| {
         Failure::new(
             OUT_OF_REACH,
@@ -292,124 +283,6 @@ async fn begin(runtime: &Runtime) {
     offline::report_lock(&runtime.offline);
 }
 
-/// Runs a future on a thread of its own until it ends or the guard is dropped. Reading rules or a large listing keeps a
-/// thread busy for up to seconds, and the threads of the runtime run the calls.
-fn on_own_thread(task: impl Future<Output = ()> + Send + 'static) -> DropGuard {
-    let (stopping, handle) = (CancellationToken::new(), tokio::runtime::Handle::current());
-    let stopped = stopping.clone();
-    tokio::task::spawn_blocking(move || handle.block_on(stopped.run_until_cancelled_owned(task)));
-    stopping.drop_guard()
-}
-
-/// Runs the periodic tasks while the doors are open.
-async fn maintain(runtime: Arc<Runtime>, socket: Option<OperatorSocket>) {
-    let interval =
-        runtime.offline.loaded.config.discovery.interval_ms.map_or(INTERVAL, Duration::from_millis);
-    let renewing = async {
-        loop {
-            tokio::time::sleep(RENEW_EVERY).await;
-            if let Err(failure) = runtime.maintain().await
-                && !runtime.proxy.is_ending()
-            {
-                tracing::error!(reason = failure.message, "the store does not answer");
-            }
-            let own = Arc::clone(&runtime);
-            let storing =
-                tokio::task::spawn_blocking(move || offline::remember_names(&own.offline));
-            let _ = storing.await;
-        }
-    };
-    let signing = async {
-        let every = CHECKPOINT_LOOK;
-        loop {
-            tokio::time::sleep(every).await;
-            if let Err(failure) = runtime.checkpoint().await {
-                tracing::debug!(reason = failure.message, "no checkpoint is signed");
-            }
-        }
-    };
-    let catalogue = Arc::clone(&runtime.offline.catalogue);
-    let refreshing_sources = catalogue.keep_fresh(interval.max(Duration::from_millis(100)));
-    let recording_discoveries = async {
-        let mut changes = runtime.offline.catalogue.changes();
-        // Changes between the start and this subscription caused no notification.
-        runtime.record_discovered().await;
-        while changes.changed().await.is_ok() {
-            runtime.record_discovered().await;
-        }
-    };
-    let refreshing_orders = async {
-        loop {
-            tokio::time::sleep(ORDERS_EVERY).await;
-            refresh_orders(&runtime.proxy).await;
-        }
-    };
-    let serving_socket = async {
-        if let Some(socket) = socket {
-            socket.serve(runtime.proxy.clone()).await;
-        }
-    };
-    let others = async {
-        tokio::join!(
-            recording_discoveries,
-            serving_socket,
-            signing,
-            refreshing_orders,
-            reload::watch_files(&runtime),
-            reload::on_signal(&runtime),
-            retain(&runtime)
-        )
-    };
-    tokio::join!(renewing, refreshing_sources, others);
-}
-
-/// Reads the orders of operators again. Keys are refused once the last reading is too old.
-async fn refresh_orders(proxy: &ToolProxy) {
-    if let Err(error) = proxy.refresh_orders().await {
-        tracing::warn!(%error, "the orders of operators cannot be read");
-    }
-}
-
-/// Returns the records that are old. Asynchronous calls and approvals are removed after a default time
-/// without a `[retention]` setting.
-fn retained(loaded: &Loaded) -> Result<Vec<(PruneKind, String)>, Failure> {
-    let mut wanted = retention::retained(loaded)?;
-    if loaded.config.retention.calls.is_none() {
-        let before = time(Some(CALLS_KEPT), "retention.calls")?;
-        wanted.extend(before.map(|before| (PruneKind::Calls, before)));
-    }
-    if loaded.config.retention.approvals.is_none() {
-        let before = time(Some(APPROVALS_KEPT), "retention.approvals")?;
-        wanted.extend(before.map(|before| (PruneKind::Approvals, before)));
-    }
-    Ok(wanted)
-}
-
-/// Removes old records periodically.
-async fn retain(runtime: &Runtime) {
-    let loaded = &runtime.offline.loaded;
-    loop {
-        match retained(loaded) {
-            Ok(wanted) => match receipts::prune(runtime, wanted).await {
-                Ok(done) => {
-                    for (kind, pruned) in done.iter().filter(|(_, pruned)| pruned.removed > 0) {
-                        tracing::info!(
-                            records = kind.as_str(),
-                            removed = pruned.removed,
-                            "old records are removed"
-                        );
-                    }
-                }
-                Err(failure) => {
-                    tracing::error!(reason = failure.message, "old records are not removed");
-                }
-            },
-            Err(failure) => tracing::error!(reason = failure.message, "old records are kept"),
-        }
-        tokio::time::sleep(RETAIN_EVERY).await;
-    }
-}
-
 /// Builds a gateway that accepts calls.
 async fn build(loaded: Trusted) -> Result<Arc<Runtime>, Failure> {
     let offline = OfflineGateway::build(loaded).await?;
@@ -429,7 +302,7 @@ pub(super) async fn worker(loaded: Trusted, at_once: u32) -> Result<bool, Failur
     let runtime = build(loaded).await?;
     begin(&runtime).await;
     let socket = runtime.operator_socket().await;
-    let maintenance = on_own_thread(maintain(Arc::clone(&runtime), socket));
+    let mut maintenance = Maintenance::start(&runtime, socket);
     let stopping = CancellationToken::new();
     let working = {
         let (calls, stopping) = (runtime.calls.clone(), stopping.clone());
@@ -440,43 +313,16 @@ pub(super) async fn worker(loaded: Trusted, at_once: u32) -> Result<bool, Failur
         "working; records under {}",
         crate::records::store_location(&runtime.offline.loaded)
     ));
-    signals.received().await;
+    let defect = tokio::select! {
+        () = signals.received() => None,
+        failure = maintenance.failed() => Some(failure),
+    };
     stopping.cancel();
     let _ = working.await;
     let ended = tokio::select! {
         ended = runtime.shut_down() => ended,
         () = signals.received() => Err(Failure::new(crate::failure::FAILED, "interrupted", "stopped at the second signal")),
     };
-    drop(maintenance);
-    ended.map(|()| true)
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::mpsc;
-
-    use super::*;
-
-    #[test]
-    fn periodic_tasks_keep_no_thread_from_calls_and_end_with_their_guard() {
-        let runtime =
-            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
-        let runtime = runtime.unwrap();
-        let (called, calls) = mpsc::channel();
-        let (reported, reports) = mpsc::channel();
-        let (held, released) = tokio::sync::oneshot::channel::<()>();
-        let guard = runtime.block_on(async {
-            on_own_thread(async move {
-                let _held = held;
-                // As long as this blocks its thread, a call is answered.
-                let call = calls.recv_timeout(Duration::from_secs(60));
-                reported.send(call.is_ok()).unwrap();
-                std::future::pending::<()>().await;
-            })
-        });
-        runtime.spawn(async move { called.send(()).unwrap() });
-        assert!(reports.recv().unwrap(), "the call waits for the periodic task");
-        drop(guard);
-        assert!(runtime.block_on(released).is_err(), "the task is dropped");
-    }
+    maintenance.end().await;
+    ended.and_then(|()| defect.map_or(Ok(true), Err))
 }
