@@ -124,17 +124,23 @@ impl Launcher {
         setup: &Setup,
         also: &[PathBuf],
     ) -> Result<Applied, StartError> {
-        let found = self.primitives().await?;
+        let found = self.primitives().await?.to_vec();
         let words = [std::slice::from_ref(&setup.program), &setup.words].concat();
-        let place = ProgramLocation {
-            words: &words,
-            cwd: &setup.cwd,
-            home: setup.home.as_deref(),
-            also,
-            hidden: &self.0.hidden,
-            own: setup.own.as_deref(),
-        };
-        Ok(sandbox::apply(profile, &place, found)?)
+        let (cwd, home, own) = (setup.cwd.clone(), setup.home.clone(), setup.own.clone());
+        let (profile, also, launcher) = (profile.clone(), also.to_vec(), Arc::clone(&self.0));
+        // It looks through folders, for up to seconds on a slow disk.
+        let applying = tokio::task::spawn_blocking(move || {
+            let place = ProgramLocation {
+                words: &words,
+                cwd: &cwd,
+                home: home.as_deref(),
+                also: &also,
+                hidden: &launcher.hidden,
+                own: own.as_deref(),
+            };
+            sandbox::apply(&profile, &place, &found)
+        });
+        Ok(applying.await.map_err(io::Error::other)??)
     }
 
     /// Checks that a profile can be applied on this machine.

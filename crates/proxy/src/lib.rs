@@ -3,6 +3,7 @@
 mod allowance;
 mod approvals;
 mod argument_rules;
+mod aside;
 mod asynchronous;
 mod catalogue;
 mod cursor;

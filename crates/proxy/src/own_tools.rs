@@ -120,26 +120,21 @@ impl OwnTools {
     async fn search(&self, dispatch: &Dispatch, wanted: Search) -> Result<ToolOutput, String> {
         let view = self.catalogue.view(&dispatch.caller).within(dispatch.toolset.clone());
         let limit = wanted.limit.unwrap_or(FOUND).clamp(1, FOUND_MAX);
-        // The first search of a caller makes the index, and other calls must be answered meanwhile.
-        let _place = self.reading.acquire().await.map_err(|error| error.to_string())?;
-        let searching = tokio::task::spawn_blocking(move || {
-            let found = view.search(&wanted.query, limit).into_iter().map(|visible| {
-                let declared = declaration(&visible);
-                let mut tool = Map::new();
-                tool.insert("name".to_owned(), json!(declared.wire_name));
-                for (name, text) in
-                    [("title", declared.title), ("description", declared.description)]
-                {
-                    if let Some(text) = text {
-                        tool.insert(name.to_owned(), json!(text));
-                    }
+        let found = view.search_aside(wanted.query, limit).await;
+        let found = found.ok_or_else(|| "the tools cannot be searched".to_owned())?;
+        let found = found.into_iter().map(|visible| {
+            let declared = declaration(&visible);
+            let mut tool = Map::new();
+            tool.insert("name".to_owned(), json!(declared.wire_name));
+            for (name, text) in [("title", declared.title), ("description", declared.description)] {
+                if let Some(text) = text {
+                    tool.insert(name.to_owned(), json!(text));
                 }
-                tool.insert("inputSchema".to_owned(), declared.parameters);
-                Value::Object(tool)
-            });
-            ToolOutput::data(&json!({ "tools": found.collect::<Vec<_>>() }))
+            }
+            tool.insert("inputSchema".to_owned(), declared.parameters);
+            Value::Object(tool)
         });
-        searching.await.map_err(|_| "the tools cannot be searched".to_owned())
+        Ok(ToolOutput::data(&json!({ "tools": found.collect::<Vec<_>>() })))
     }
 
     async fn read(&self, dispatch: &Dispatch, wanted: Wanted) -> Result<ToolOutput, String> {

@@ -6,6 +6,7 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
+use tokio::sync::Semaphore;
 use toolbooth_contracts::Caller;
 use toolbooth_contracts::coverage::CoverageState;
 use toolbooth_contracts::declaration::Declaration;
@@ -15,9 +16,14 @@ use toolbooth_registry::discovered::tool_id;
 use toolbooth_registry::search::SearchIndex;
 use toolbooth_registry::{RegisteredItem, RegisteredTool, item_id};
 
+use crate::aside;
 use crate::tool_documents::{DocumentForm, ToolBits, ToolDocuments};
 use crate::view_cache::{Derived, ListingDigests};
 use crate::world::{World, policy_item};
+
+/// Searches of this process at once. Each keeps a core busy, and the first one of a caller makes an index.
+const SEARCHES_MAX: usize = 2;
+static SEARCHES: Semaphore = Semaphore::const_new(SEARCHES_MAX);
 
 /// A tool that the caller can see.
 #[derive(Debug, Clone)]
@@ -151,6 +157,17 @@ impl View {
             Arc::new(SearchIndex::new(tools))
         });
         index.search(query, limit).into_iter().map(|tool| self.visible(tool)).collect()
+    }
+
+    /// As [`View::search`], on a thread that runs no calls; few searches run at once. `None` if the process ends.
+    pub async fn search_aside(self, query: String, limit: usize) -> Option<Vec<Visible>> {
+        // A search goes on where its caller has given up, and keeps its place.
+        let place = SEARCHES.acquire().await.ok()?;
+        let found = aside::run(move || {
+            let _place = place;
+            self.search(&query, limit)
+        });
+        Some(found.await)
     }
 
     /// Returns one tool that the caller can see in a listing, by its id or its name on the wire.

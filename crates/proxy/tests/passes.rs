@@ -19,10 +19,10 @@ use toolbooth_policy::{Authorizer, FeatureFlags};
 use toolbooth_proxy::{Clock, Executors, ProxyParts, SystemClock, ToolProxy, World, Worlds};
 use toolbooth_registry::{RegisteredTool, Source, ToolRegistry};
 
-/// Bytes of the text in the arguments.
-const ARGUMENTS: usize = 50_000;
+/// Bytes of the text in the arguments. Larger values are judged on other threads, where nothing is counted.
+const ARGUMENTS: usize = 10_000;
 /// Bytes of the text in the result: more than twice as many, so that both can be distinguished.
-const RESULT: usize = 150_000;
+const RESULT: usize = 30_000;
 
 /// Answers the same payload to each call.
 struct Tool(Payload);

@@ -6,6 +6,7 @@ use toolbooth_policy::ToolStatus;
 use toolbooth_registry::Source;
 
 use super::{Catalogue, lock};
+use crate::aside;
 use crate::world::{Judged, World};
 
 /// Quarantined tools of one change that are recorded one by one.
@@ -36,9 +37,18 @@ impl Catalogue {
 
     /// Judges a changed world and publishes it. The caller holds `editing`.
     pub(super) async fn publish(&self, mut world: World) {
-        self.add_notices(world.judge());
+        let (mut world, quarantined) = aside::run(move || {
+            let quarantined = world.judge();
+            (world, quarantined)
+        })
+        .await;
+        self.add_notices(quarantined);
         self.quarantine_unavailable(&mut world);
-        world.name();
+        let mut world = aside::run(move || {
+            world.name();
+            world
+        })
+        .await;
         if self.wants_states() {
             world.states = self.states(&world, false).await;
         }

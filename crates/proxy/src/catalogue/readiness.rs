@@ -33,6 +33,8 @@ impl Catalogue {
         for tool in world.registry.iter() {
             let state = self.state(world, tool, probe).await;
             states.insert(tool.id().clone(), state);
+            // An executor may read files, and other calls must be answered meanwhile.
+            tokio::task::yield_now().await;
         }
         states
     }

@@ -12,6 +12,7 @@ use toolbooth_registry::{RegisteredTool, Source, SourceItems, discovered};
 
 use super::Catalogue;
 use super::source::{SourceState, Ticket, TrackedSource};
+use crate::aside;
 use crate::world::World;
 
 /// How long further change notifications of a source are collected before it is listed again.
@@ -157,16 +158,16 @@ impl Catalogue {
         let entry = &source.entry;
         let names = listing.tools.iter().map(|tool| tool.name.clone()).collect();
         let mut problems = entry.policy.idle_settings(&names);
-        let (items, wrong) = SourceItems::of_listing(&entry.id, &listing);
-        let known = self.worlds.now();
-        let (tools, left_out) = discovered::register_all(
-            &entry.id,
-            listing,
-            &entry.policy,
-            &self.guard,
-            &known.registry,
-        );
-        drop(known);
+        let (id, policy) = (entry.id.clone(), entry.policy.clone());
+        let (guard, known) = (self.guard.clone(), self.worlds.now());
+        // Schemas are compiled, for up to seconds.
+        let (items, wrong, tools, left_out) = aside::run(move || {
+            let (items, wrong) = SourceItems::of_listing(&id, &listing);
+            let (tools, left_out) =
+                discovered::register_all(&id, listing, &policy, &guard, &known.registry);
+            (items, wrong, tools, left_out)
+        })
+        .await;
         problems.extend(left_out.into_iter().chain(wrong));
         let publish = {
             let mut status = source.status();

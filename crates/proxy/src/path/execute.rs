@@ -51,6 +51,18 @@ pub(super) struct Executed {
     _stage: (),
 }
 
+impl Executed {
+    /// Returns the bytes of a tool's result with its metadata; 0 if the call failed.
+    pub(super) fn result_bytes(&self) -> usize {
+        match &self.outcome {
+            Execution::Answered(output) => {
+                output.payload.parts().map(|part| part.as_str().len()).sum()
+            }
+            Execution::Failed(_) => 0,
+        }
+    }
+}
+
 pub(super) async fn execute(state: &Arc<ProxyState>, mut claimed: ClaimedCall) -> Executed {
     let began = state.parts.clock.monotonic();
     let execution_log = ExecutionLog::default();

@@ -30,6 +30,7 @@ pub(crate) use answers::{FIRST_BY_ANOTHER, broken, outcome_of, refused};
 pub(crate) use enter::CallOptions;
 pub(crate) use keys::DedupKey;
 
+use crate::aside;
 use crate::state::ProxyState;
 use crate::world::World;
 use claim::{ClaimedCall, NotClaimed, Stop};
@@ -68,7 +69,13 @@ pub(crate) async fn walk(
             let world = Arc::clone(&claimed.found.world);
             let executed = execute::execute(&state, claimed).await;
             trace.stage(&state, "execute", executed.outcome.description());
-            let screened = screen::screen(&state, executed);
+            let screened = match executed.result_bytes() > aside::LARGE_BYTES {
+                true => {
+                    let own = Arc::clone(&state);
+                    aside::judge(move || screen::screen(&own, executed)).await
+                }
+                false => screen::screen(&state, executed),
+            };
             trace.stage(&state, "guard-result", screened.description());
             let result = settle::settle(&state, screened).await;
             trace.stage(&state, "settle", result.receipt_id.as_deref().unwrap_or("unrecorded"));
@@ -114,7 +121,13 @@ async fn up_to_claim(
         let verified = enter::verify_source(state, entered).await?;
         let resolved = resolve::resolve(verified)?;
         trace.stage(state, "resolve", resolved.found.tool.target_owner());
-        let guarded = guard::guard(state, resolved)?;
+        let guarded = match resolved.found.entered.trail.input.bytes() > aside::LARGE_BYTES {
+            true => {
+                let own = Arc::clone(state);
+                aside::judge(move || guard::guard(&own, resolved)).await?
+            }
+            false => guard::guard(state, resolved)?,
+        };
         trace.stage(state, "guard", "arguments fit");
         let authorized = authorize::authorize(state, guarded)?;
         trace.stage(state, "authorize", authorized.permit.rule());

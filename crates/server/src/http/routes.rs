@@ -93,6 +93,9 @@ fn wants_async(headers: &HeaderMap) -> bool {
         .any(|word| word.trim().eq_ignore_ascii_case("respond-async"))
 }
 
+/// After how many milliseconds to submit a call again that the full queue did not take.
+const FULL_RETRY_MS: u64 = 5_000;
+
 async fn submit(door: &HttpDoor, request: CallRequest, caller: &Caller) -> Response {
     match door.gateway.calls.submit(request, caller).await {
         Ok(Submission::Taken(call)) => {
@@ -113,7 +116,8 @@ async fn submit(door: &HttpDoor, request: CallRequest, caller: &Caller) -> Respo
         }
         Ok(Submission::Full) => {
             let title = "too many calls wait; try again later".to_owned();
-            Problem::new(ErrorCode::Overloaded, title).into_response()
+            let problem = Problem::new(ErrorCode::Overloaded, title);
+            Problem { retry_after_ms: Some(FULL_RETRY_MS), ..problem }.into_response()
         }
         Err(error) => Problem::unavailable(&error),
     }
@@ -188,8 +192,7 @@ pub(super) async fn tools(
     let view = door.gateway.catalogue.view(&caller);
     let (tools, next) = match page.q {
         Some(query) => {
-            let searching = tokio::task::spawn_blocking(move || view.search(&query, limit));
-            let Ok(found) = searching.await else {
+            let Some(found) = view.search_aside(query, limit).await else {
                 let title = "the search failed";
                 return Problem::new(ProblemCode::INTERNAL, title).into_response();
             };
