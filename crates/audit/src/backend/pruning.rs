@@ -279,7 +279,8 @@ impl Removal {
 /// in the store must not decide what is removed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// The tree as computed so far.
+    /// The tree as computed so far, up to the end of a block: another writer merges the pruned ranges of a block
+    /// whenever it shortens it, and none reaches into the next block.
     tree: Frontier,
     /// The number of events up to which the tree matched a signed checkpoint.
     sound: u64,
@@ -309,7 +310,8 @@ impl Progress {
         (from, size.min(from.saturating_add(MOST)))
     }
 
-    /// Computes the tree over the pieces of that part; at the checkpoint, the root must match.
+    /// Computes the tree over the pieces of that part; at the checkpoint, the root must match. The end of a part that
+    /// is not the end of a block is computed again with the next part.
     ///
     /// # Errors
     /// The mismatch; then nothing of the log must be removed.
@@ -318,11 +320,22 @@ impl Progress {
         pieces: &[Piece],
         (size, root): (u64, Hash),
     ) -> Result<(), &'static str> {
-        if !pieces.iter().all(|piece| piece.push_to(&mut self.tree)) {
-            return Err("an event of it is missing; `audit verify` tells more");
+        const MISSING: &str = "an event of it is missing; `audit verify` tells more";
+        let (_, to) = self.ahead(size);
+        let mut tree = self.tree.clone();
+        for piece in pieces {
+            if !piece.push_to(&mut tree) {
+                return Err(MISSING);
+            }
+            if tree.size() % BLOCK == 0 {
+                self.tree.clone_from(&tree);
+            }
         }
-        if self.tree.size() == size {
-            if self.tree.root() != root {
+        if tree.size() < to {
+            return Err(MISSING);
+        }
+        if tree.size() == size {
+            if tree.root() != root {
                 return Err("it does not fit its checkpoint; `audit verify` tells more");
             }
             self.sound = size;

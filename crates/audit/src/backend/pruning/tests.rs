@@ -17,11 +17,33 @@ fn a_log_is_shortened_up_to_a_checkpoint_that_fits() {
     assert!(Progress::default().compute(&pieces, (3, leaf_hash(&[9]))).is_err());
     assert!(Progress::default().compute(&pieces[1..], (3, root)).is_err(), "one is missing");
     let mut progress = Progress::default();
-    progress.compute(&pieces[..2], (3, root)).unwrap();
+    assert!(progress.compute(&pieces[..2], (3, root)).is_err(), "the last one is missing");
     assert_eq!((progress.next_part(), progress.again(0)), (None, None), "on the way to it");
-    progress.compute(&pieces[2..], (3, root)).unwrap();
+    progress.compute(&pieces, (3, root)).unwrap();
     assert_eq!((progress.next_part(), progress.next_part()), (Some((0, 3)), None));
     assert_eq!((progress.again(2), progress.again(BLOCK)), (Some((0, 3)), None));
+}
+
+#[test]
+fn a_block_that_another_writer_has_shortened_meanwhile_still_fits() {
+    let leaf = |seq: u64| leaf_hash(&seq.to_be_bytes());
+    let all: Vec<Piece> = (0..BLOCK + 6).map(|seq| Piece::Event(seq, leaf(seq), false)).collect();
+    let (size, end) = (BLOCK + 2, all.len());
+    let mut progress = Progress::default();
+    let root = root_of(&all[..size as usize]).unwrap();
+    let (from, to) = progress.ahead(size);
+    progress.compute(&all[from as usize..to as usize], (size, root)).unwrap();
+    assert_eq!(progress.sound(), size);
+    // Another writer knows a later checkpoint, and merges what it removes across the earlier one.
+    let merged = cut(BLOCK, BLOCK + 6, &all[BLOCK as usize..]).gone;
+    assert_eq!(merged.iter().map(|gone| (gone.seq, gone.size)).next(), Some((BLOCK, 4)));
+    let root = root_of(&all).unwrap();
+    let (from, to) = progress.ahead(end as u64);
+    let pieces: Vec<Piece> = merged.into_iter().map(Piece::PrunedRange).collect();
+    let there: Vec<Piece> =
+        pieces.into_iter().filter(|piece| (from..to).contains(&piece.seq())).collect();
+    progress.compute(&there, (end as u64, root)).unwrap();
+    assert_eq!(progress.sound(), end as u64);
 }
 
 fn root_of(pieces: &[Piece]) -> Option<Hash> {
