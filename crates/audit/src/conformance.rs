@@ -52,6 +52,7 @@ pub async fn suite<L: Ledger + LedgerReads + CallQueue>(make: impl AsyncFn() -> 
     approvals::are_decided_by_the_right_persons(&make().await).await;
     approvals::are_bound_when_a_claim_is_taken_over(&make().await).await;
     approvals::are_removed_once_they_have_expired(&make().await).await;
+    approvals::outlive_their_calls(&make().await).await;
     history::counts_what_may_have_had_an_effect(&make().await).await;
     history::judges_in_the_claim(&make().await).await;
     history::counts_a_call_once(&make().await).await;

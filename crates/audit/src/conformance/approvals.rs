@@ -9,7 +9,7 @@ use toolbooth_contracts::json::JsonText;
 use super::fixtures::assert_sound;
 use super::{fresh, moment, request, settle_late, settlement};
 use crate::approvals::{ApprovalFilter, ApprovalName, ApprovalRequest, ApprovalVerdict, Decided};
-use crate::ledger::{ClaimRequest, Claimed, Ledger, Prune, PruneKind};
+use crate::ledger::{ClaimRequest, Claimed, Due, Ledger, Prune, PruneKind, Pruned};
 use crate::reads::LedgerReads;
 
 /// When what these cases ask for expires, and what they decide.
@@ -244,6 +244,23 @@ pub async fn are_removed_once_they_have_expired<L: Ledger + LedgerReads>(ledger:
     assert_eq!(left, [granted.as_str()], "{pending} has expired");
     assert_sound(ledger).await;
     assert_eq!(prune(203).await, 1);
+    assert_sound(ledger).await;
+}
+
+/// Checks that an approval, which names the event of its dispatch, outlives the records of its call.
+pub async fn outlive_their_calls<L: Ledger + LedgerReads>(ledger: &L) {
+    let granted = required(ledger, asking("a", "x", Approvers::One, 1)).await;
+    decide(ledger, &granted, true, "op", 2).await;
+    settle_late(ledger, fresh(ledger, asking("a", "x", Approvers::One, 3)).await).await;
+    ledger.checkpoint(Due::NOW, moment(40)).await.expect("signs");
+    for kind in [PruneKind::Receipts, PruneKind::Logs, PruneKind::Events] {
+        let (before, at) = (moment(100).text, moment(100));
+        let prune = Prune { kind, before, at, windows: Vec::new() };
+        while ledger.prune(prune.clone()).await.expect("prunes") != Pruned::default() {}
+    }
+    assert!(ledger.receipt("receipt-a").await.expect("reads").is_none(), "it is pruned");
+    assert_sound(ledger).await;
+    ledger.checkpoint(Due::NOW, moment(101)).await.expect("signs");
     assert_sound(ledger).await;
 }
 

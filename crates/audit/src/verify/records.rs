@@ -22,6 +22,7 @@ use super::event_fields::{EventFields, LogFields, Read, ReceiptFields, Record, f
 use super::orders::Orders;
 use super::report::Problems;
 use super::survey::Expectations;
+use crate::approvals::APPROVAL;
 use crate::claim::holds_keys;
 use crate::digest::Digester;
 use crate::documents::RawDocument;
@@ -325,6 +326,7 @@ impl<'e> Records<'e> {
         accounted.seen += 1;
         (accounted.writer, accounted.seq) = (read.writer.clone(), read.seq);
         accounted.time.clone_from(&fields.time);
+        accounted.is_approved |= fields.fact(APPROVAL).is_some();
         accounted
     }
 

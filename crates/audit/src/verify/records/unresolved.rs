@@ -18,6 +18,8 @@ pub(in crate::verify) struct AccountingEvents {
     pub(in crate::verify) writer: String,
     pub(in crate::verify) seq: u64,
     pub(super) time: String,
+    /// Whether an approval was spent with the dispatch.
+    pub(super) is_approved: bool,
 }
 
 /// A receipt that has changed since an event about it: another event must account for it.
@@ -112,9 +114,12 @@ impl Records<'_> {
                 self.problems.add("receipt-changed", writer, seq, message);
             }
             // A receipt is pruned only after its end, but the event of its end may have been
-            // pruned.
-            None if self.expected.lacks_events()
-                && is_before(&accounted.time, self.expected.receipts_before.as_ref()) => {}
+            // pruned: by an earlier version in any case, by this one where an approval still names the
+            // dispatch.
+            None if is_before(&accounted.time, self.expected.receipts_before.as_ref())
+                && (self.expected.lacks_events()
+                    || accounted.is_approved
+                        && is_before(&accounted.time, self.expected.events_before.as_ref())) => {}
             None => {
                 let message = format!("receipt {id} is missing");
                 self.problems.add("receipt-missing", writer, seq, message);

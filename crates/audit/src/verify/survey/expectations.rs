@@ -52,7 +52,7 @@ pub(in crate::verify) struct Expectations {
     pub(super) receipts_pruned: Vec<(String, i64)>,
     pub(in crate::verify) logs_before: Option<String>,
     /// The time before which events were pruned.
-    pub(super) events_before: Option<String>,
+    pub(in crate::verify) events_before: Option<String>,
     /// The time before which asynchronous calls with a result were pruned.
     pub(in crate::verify) calls_before: Option<String>,
     /// The time before which expired approvals were pruned.
