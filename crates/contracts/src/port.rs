@@ -215,7 +215,8 @@ pub trait Executor: Send + Sync {
     /// Runs one call.
     async fn execute(&self, dispatch: Dispatch, conversation: Conversation) -> Outcome;
 
-    /// Whether this executor could run the tool now; `probe` allows it to connect.
+    /// Whether this executor could run the tool now; `probe` allows it to connect. The answer for one tool of an MCP
+    /// server holds for all of them.
     async fn readiness(&self, contract: &ToolContract, probe: bool) -> Readiness;
 
     /// Checks that this executor satisfies the sandbox profile of a contract.

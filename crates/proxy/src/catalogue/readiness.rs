@@ -30,8 +30,9 @@ impl Catalogue {
     /// The state of every tool of a world; `probe` connects to the tools' servers.
     pub(super) async fn states(&self, world: &World, probe: bool) -> HashMap<ToolId, ToolState> {
         let mut states = HashMap::with_capacity(world.registry.len());
+        let mut servers = HashMap::new();
         for tool in world.registry.iter() {
-            let state = self.state(world, tool, probe).await;
+            let state = self.state(world, tool, probe, &mut servers).await;
             states.insert(tool.id().clone(), state);
             // An executor may read files, and other calls must be answered meanwhile.
             tokio::task::yield_now().await;
@@ -39,7 +40,14 @@ impl Catalogue {
         states
     }
 
-    async fn state(&self, world: &World, tool: &RegisteredTool, probe: bool) -> ToolState {
+    /// The state of a tool. `servers` holds the answers of MCP servers, which are the same for all their tools.
+    async fn state<'w>(
+        &self,
+        world: &World,
+        tool: &'w RegisteredTool,
+        probe: bool,
+        servers: &mut HashMap<&'w str, Readiness>,
+    ) -> ToolState {
         let because = |state, reason: String| ToolState { state, reason: Some(reason) };
         if let ToolStatus::Quarantined(reason) = world.status(tool) {
             return because(CoverageState::Quarantined, reason.clone());
@@ -72,7 +80,18 @@ impl Catalogue {
         if let Some(reason) = self.missing_at_server(world, tool) {
             return because(CoverageState::NotConfigured, reason);
         }
-        match executor.readiness(tool.contract(), probe).await {
+        let known = match tool.adapter() {
+            AdapterId::Mcp(server) => servers.get(server.as_str()).cloned(),
+            _ => None,
+        };
+        let readiness = match known {
+            Some(known) => known,
+            None => executor.readiness(tool.contract(), probe).await,
+        };
+        if let AdapterId::Mcp(server) = tool.adapter() {
+            servers.insert(server, readiness.clone());
+        }
+        match readiness {
             Readiness::Ready => ToolState { state: CoverageState::Real, reason: None },
             Readiness::NotConfigured(reason) => because(CoverageState::NotConfigured, reason),
             Readiness::Unhealthy(reason) => because(CoverageState::Unhealthy, reason),
