@@ -261,10 +261,10 @@ async fn a_caller_that_gives_up_ends_no_start_that_others_wait_for() {
 async fn a_refusal_reaches_the_agent() {
     let scripted = Scripted::new("modern", "");
     for (code, effect) in [
-        (-32_021, Effect::NotStarted),
+        (-32_021, Effect::Unknown),
         (-32_000, Effect::Unknown),
-        (-32_602, Effect::NotStarted),
-        (-32_601, Effect::NotStarted),
+        (-32_602, Effect::Unknown),
+        (-32_601, Effect::Unknown),
     ] {
         let refusal = json!({ "code": code, "message": "no\u{1b}[1m room\n", "data": {} });
         let error = scripted.call("refuse", refusal).await.unwrap_err();

@@ -144,8 +144,10 @@ impl ProxyState {
 
     /// Counts a record that could not be written.
     pub(crate) fn count_gap(&self, error: &LedgerError) {
-        self.gap.fetch_add(1, Ordering::Relaxed);
-        tracing::error!(%error, "an event could not be recorded");
+        // The count tells how many there are; a line for each would fill a disk that is full already.
+        if self.gap.fetch_add(1, Ordering::Relaxed) == 0 {
+            tracing::error!(%error, "an event could not be recorded; further ones are counted");
+        }
     }
 
     /// Whether a refusal is recorded by itself; otherwise it is counted with others.

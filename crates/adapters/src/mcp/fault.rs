@@ -98,16 +98,10 @@ impl Failure {
         match self.fault {
             // The server responded: it did not run the tool, or the tool failed.
             Fault::Refused(refusal) => {
-                let not_run = [
-                    code::INVALID_PARAMS,
-                    code::METHOD_NOT_FOUND,
-                    code::INVALID_REQUEST,
-                    // By the protocol, servers return these before the tool runs.
-                    code::HEADER_MISMATCH,
-                    code::MISSING_CAPABILITY,
-                    code::UNSUPPORTED_VERSION,
-                ]
-                .contains(&refusal.code);
+                // The protocol has these for what surrounds a request, before the tool runs. SDKs return the other
+                // codes from within a tool too, where it raises an error or asks the client for something.
+                let not_run =
+                    [code::HEADER_MISMATCH, code::UNSUPPORTED_VERSION].contains(&refusal.code);
                 let effect = if not_run { Effect::NotStarted } else { effect };
                 let message = sentence(&refusal.message, &conceal);
                 let safe = if message.is_empty() {
@@ -210,7 +204,16 @@ mod tests {
         assert_eq!(error.effect, Effect::Unknown);
         let error = refused(-32_000, "hun\u{7}ter2 and \x1b[1mhunt\x1b[0mer2", true);
         assert!(error.safe.unwrap().ends_with(": <secret> and <secret>"));
-        assert_eq!(refused(-32_602, "m", true).effect, Effect::NotStarted);
+        for (code, effect) in [
+            (code::INVALID_PARAMS, Effect::Unknown),
+            (code::INVALID_REQUEST, Effect::Unknown),
+            (code::METHOD_NOT_FOUND, Effect::Unknown),
+            (code::MISSING_CAPABILITY, Effect::Unknown),
+            (code::HEADER_MISMATCH, Effect::NotStarted),
+            (code::UNSUPPORTED_VERSION, Effect::NotStarted),
+        ] {
+            assert_eq!(refused(code, "m", true).effect, effect, "{code}");
+        }
         let long = refused(-1, &"ä".repeat(4_000), true).safe.unwrap();
         assert!(long.len() < 600 && long.ends_with('ä'));
     }

@@ -327,7 +327,7 @@ impl Progress {
             if !piece.push_to(&mut tree) {
                 return Err(MISSING);
             }
-            if tree.size() % BLOCK == 0 {
+            if tree.size().is_multiple_of(BLOCK) {
                 self.tree.clone_from(&tree);
             }
         }

@@ -100,10 +100,17 @@ impl StoreFolder {
             }
             let notes: Vec<String> = newest.into_iter().map(|(_, note)| note).collect();
             let draft = self.draft(CHECKPOINT);
-            let mut file = private().create(true).truncate(true).write(true).open(&draft)?;
-            file.write_all(notes.join("\n").as_bytes())?;
-            file.sync_all()?;
-            std::fs::rename(&draft, &path)?;
+            let written = (|| {
+                let mut file = private().create(true).truncate(true).write(true).open(&draft)?;
+                file.write_all(notes.join("\n").as_bytes())?;
+                file.sync_all()?;
+                std::fs::rename(&draft, &path)
+            })();
+            if written.is_err() {
+                // On a full disk, a draft would be left behind each time.
+                let _ = std::fs::remove_file(&draft);
+            }
+            written?;
             // The rename survives a power loss only once the folder is synced.
             File::open(&self.0)?.sync_all()
         };
