@@ -141,6 +141,37 @@ fn only_servers_that_answered_are_replaced() {
 }
 
 #[test]
+fn servers_that_cannot_be_configured_do_not_spoil_the_others() {
+    for options in [["--yes"], ["--no-try"]] {
+        let place = place();
+        place.write("server.py", SERVER);
+        let servers = json!({
+            "good": { "command": "python3", "args": ["server.py"], "env": { "PROBE_TOKEN": "x" } },
+            "socket": { "url": "unix:///tmp/x.sock" },
+            "words": { "url": "not a url" },
+            "gateway": { "command": "true" },
+        });
+        write_servers(&place, &servers);
+        let (done, exit) = place.json(&[&["import", "claude", "--install"][..], &options].concat());
+        let tried = options == ["--yes"];
+        assert_eq!(exit, i32::from(!tried), "{done}");
+        for name in ["socket", "words"] {
+            assert_eq!(server(&place, name)["enabled"].as_bool(), Some(false), "{done}");
+        }
+        assert!(done["notices"].to_string().contains("own name"), "{done}");
+        let (listed, exit) = place.json(&["list"]);
+        assert_eq!(exit, 0, "the configuration is valid: {listed}");
+        let client: Value = serde_json::from_str(&read(&place, ".mcp.json")).unwrap();
+        let left: Vec<&String> = client["mcpServers"].as_object().unwrap().keys().collect();
+        let expected = match tried {
+            true => vec!["socket", "words", "gateway", "toolbooth"],
+            false => vec!["good", "socket", "words", "gateway"],
+        };
+        assert_eq!(left, expected, "{done}");
+    }
+}
+
+#[test]
 fn where_no_server_answers_the_client_stays_as_it_is() {
     let place = place();
     write_servers(&place, &json!({ "dead": { "command": "false" } }));

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 
+use toolbooth_contracts::contract::GATEWAY_RUNTIME;
 use toolbooth_registry::discovered::tool_id;
 
 /// The ids of the servers so far, with their names.
@@ -19,6 +20,9 @@ impl ServerIds {
     pub(crate) fn unusable(&self, name: &str) -> Option<String> {
         if name.trim().is_empty() {
             return Some("its name is blank".to_owned());
+        }
+        if name == GATEWAY_RUNTIME {
+            return Some("it has the gateway's own name; rename it".to_owned());
         }
         let id = tool_id(name);
         let is_within = |one: &str, other: &str| {
@@ -40,7 +44,7 @@ mod tests {
         let mut ids = ServerIds::default();
         ids.add("a");
         ids.add("b.c");
-        for name in ["", " ", "a.b", "b", "b.c.d"] {
+        for name in ["", " ", "a.b", "b", "b.c.d", "gateway"] {
             assert!(ids.unusable(name).is_some(), "{name:?}");
         }
         // One of the same name replaces the other.

@@ -110,14 +110,8 @@ pub(crate) async fn run(
     };
     let mut tried = names("servers", loaded.config.servers.keys().collect());
     tried.extend(names("commands", loaded.config.commands.keys().collect()));
-    let offline = match OfflineGateway::build(consent.trusted(loaded)).await {
-        Ok(offline) => offline,
-        Err(failure) => {
-            let failed = Attempt::Failed(failure.message);
-            attempts.extend(tried.into_iter().map(|section| (section, failed.clone())));
-            return Ok(Trial { attempts, names: wire_names, offline: None });
-        }
-    };
+    // Nothing is written where the whole would not load.
+    let offline = OfflineGateway::build(consent.trusted(loaded)).await?;
     let progress = std::io::stderr().is_terminal();
     if progress && !tried.is_empty() {
         let shown: Vec<&str> = tried.iter().map(|(_, name)| name.as_str()).collect();

@@ -39,23 +39,38 @@ pub(super) async fn settle_containment(
         .collect();
     for name in names {
         let Some(server) = draft.config.servers.get(&name) else { continue };
-        // The trial reports the error of a server with invalid settings.
-        let Ok(settings) = executors::server_settings(draft, &name, server) else { continue };
+        let is_new = added.contains(&format!("servers.{name}"));
+        let settings = match executors::server_settings(draft, &name, server) {
+            Ok(settings) => settings,
+            Err(failure) => {
+                // With it, the whole configuration would be refused.
+                if let Some(section) = sections.get_mut(&("servers", name.clone()))
+                    && is_new
+                    && server.enabled != Some(false)
+                {
+                    section.set("enabled", false);
+                    let message = failure.message;
+                    notices.push(format!(
+                        "servers.{name}: {message}; it is written with `enabled = false`"
+                    ));
+                }
+                continue;
+            }
+        };
         let Reach::Stdio(child) = settings.reach else { continue };
         let Some(profile) = child.profile.clone() else { continue };
-        let is_added = added.contains(&format!("servers.{name}"));
         let command = server.command.as_deref().unwrap_or_default();
         if let Some(runner) = container_runner(command, &server.args) {
             let lines = container_lines(runner);
             let reason = format!("{} {}; {}", lines[0], lines[1], lines[2]);
-            if is_added {
+            if is_new {
                 if let Some(section) = sections.get_mut(&("servers", name.clone())) {
                     lines.iter().for_each(|line| section.comment(line));
                 }
                 notices.push(format!("servers.{name}: {reason}"));
             }
             skipped.insert(("servers", name), reason);
-        } else if is_added && server.enabled != Some(false) {
+        } else if is_new && server.enabled != Some(false) {
             let folders = folders(&child, &profile);
             contained.push(Contained { name, profile, folders });
         }
