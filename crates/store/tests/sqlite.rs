@@ -15,7 +15,7 @@ use toolbooth_audit::conformance::{added_digest_key, moment, request, settlement
 use toolbooth_audit::ledger::{ClaimRequest, Claimed, Ledger, Prune, PruneKind, Pruned};
 use toolbooth_audit::orders::{OrderChange, OrderRequest, Ordered};
 use toolbooth_audit::queue::{CallQueue, QueuedCall};
-use toolbooth_audit::reads::{EventFilter, Include, LogFilter, ReceiptFilter};
+use toolbooth_audit::reads::{EventFilter, Include, LogFilter, PlacedEvent, ReceiptFilter};
 use toolbooth_audit::verify::TrustAnchors;
 use toolbooth_audit::{LedgerReads, verify};
 use toolbooth_contracts::approval::Approvers;
@@ -723,6 +723,33 @@ async fn a_later_checkpoint_of_an_idle_log_hides_no_database_that_was_put_back()
     assert_eq!((writers.len(), writers[0].as_str(), writers[31].as_str()), (32, "w8", "w39"));
     let last = open(&data, "last");
     assert!(verify::store(&last, TrustAnchors::default()).await.unwrap().ok);
+}
+
+#[tokio::test]
+async fn a_backup_in_a_new_folder_is_refused_until_it_is_accepted() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, copy) = (folder.path().join("data"), folder.path().join("copy"));
+    let first = open(&data, "one");
+    checkpointed(&first).await;
+    sqlite::backup(&data, &copy).unwrap();
+    drop(first);
+    let new = folder.path().join("new");
+    assert_eq!(sqlite::restore(&new, &copy).unwrap(), None, "nothing was there");
+    // Calls since the backup could run twice.
+    for _ in 0..2 {
+        let refused = sqlite::open(&new, "two", SqliteOptions::default(), &moment(7));
+        assert!(matches!(refused, Err(OpenError::Restored { .. })), "{refused:?}");
+    }
+    let options = SqliteOptions { accept_restored: true, ..SqliteOptions::default() };
+    let accepting = sqlite::open(&new, "three", options, &moment(8)).unwrap();
+    accepting.close(moment(9)).await.unwrap();
+    drop(accepting);
+    let next = open(&new, "four");
+    let events = next.events(EventFilter { limit: 100, ..EventFilter::default() }).await.unwrap();
+    let is_told = |placed: &PlacedEvent| placed.event.body.event == AuditEventKind::StoreRestored;
+    let told = events.found.iter().filter(|placed| is_told(placed)).count();
+    assert_eq!(told, 1, "{events:?}");
+    assert!(verify::store(&next, TrustAnchors::default()).await.unwrap().ok);
 }
 
 #[tokio::test]

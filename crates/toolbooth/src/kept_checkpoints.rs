@@ -3,6 +3,7 @@
 //! Doc: records.md#tamper-evidence
 
 use toolbooth_audit::checkpoint::{self, Checkpoint};
+use toolbooth_store::sqlite::RESTORED;
 
 use crate::config::Loaded;
 use crate::failure::Failure;
@@ -14,8 +15,11 @@ pub(crate) fn kept_notes(loaded: &Loaded) -> Vec<String> {
     checkpoint::notes(&String::from_utf8_lossy(&text))
 }
 
-/// Whether the store lacks a checkpoint in the data folder.
+/// Whether the store was restored, or lacks a checkpoint in the data folder.
 pub(crate) async fn is_rolled_back(loaded: &Loaded) -> Result<bool, Failure> {
+    if loaded.data.join(RESTORED).exists() {
+        return Ok(true);
+    }
     let is_there = loaded.data.join("checkpoint.note").exists();
     let notes = kept_notes(loaded);
     let kept = notes.iter().map(|note| Checkpoint::of_note(note));

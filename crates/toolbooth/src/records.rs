@@ -139,8 +139,12 @@ pub(crate) async fn open(
     });
     let opened = opening.await.map_err(|error| Failure::store(error.to_string()))?;
     opened.map(Records::of).map_err(|error| {
-        let rolled_back =
-            matches!(error, sqlite::OpenError::RolledBack { .. } | sqlite::OpenError::Note { .. });
+        let rolled_back = matches!(
+            error,
+            sqlite::OpenError::RolledBack { .. }
+                | sqlite::OpenError::Restored { .. }
+                | sqlite::OpenError::Note { .. }
+        );
         opening_failed(&error, rolled_back)
     })
 }

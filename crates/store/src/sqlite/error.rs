@@ -116,6 +116,12 @@ pub enum OpenError {
         /// The number of events in the database.
         found: u64,
     },
+    /// The store was restored from a backup, and no operator has accepted that.
+    #[error("the store in `{path}` was restored from a backup: calls since then are not in it")]
+    Restored {
+        /// The folder.
+        path: String,
+    },
     /// The first event could not be written.
     #[error("the store takes no records")]
     Ledger(#[source] LedgerError),

@@ -33,6 +33,9 @@ const LAST_CHECK: &str = "last-check";
 const WRITERS: &str = "writers";
 /// The bound that was chosen at the first start, in bytes.
 const BYTES_MAX: &str = "bytes-max";
+/// Marks a store that was restored from a backup until an operator has accepted that. Calls since the backup are
+/// unknown, also where nothing of the replaced store is left to tell.
+pub const RESTORED: &str = "restored";
 /// The age at which a draft counts as abandoned.
 const YOUNG: Duration = Duration::from_secs(3600);
 
@@ -306,6 +309,22 @@ impl StoreFolder {
     #[must_use]
     pub fn keys(&self) -> [PathBuf; 3] {
         [KEY, SIGNING_KEY, CHECKPOINT].map(|name| self.0.join(name))
+    }
+
+    /// Whether the store was restored from a backup, and no operator has accepted that.
+    pub(super) fn is_restored(&self) -> bool {
+        self.0.join(RESTORED).exists()
+    }
+
+    /// Removes the mark of a restored store.
+    pub(super) fn accept_restored(&self) -> Result<(), OpenError> {
+        let path = self.0.join(RESTORED);
+        match std::fs::remove_file(&path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(Self::error(&path, error))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Acquires the lock of `writer`; `None` if a process has it. It is released when the file is closed, at

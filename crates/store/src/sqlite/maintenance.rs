@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use rusqlite::{Connection, OpenFlags};
 
 use super::error::MaintenanceError;
-use super::folder::{DATABASE, StoreFolder};
+use super::folder::{DATABASE, RESTORED, StoreFolder};
 use super::schema;
 
 /// Files next to the database that store the wire names of tools and prompts.
@@ -100,8 +100,8 @@ fn copy_into(source: &StoreFolder, to: &Path) -> Result<(), MaintenanceError> {
 /// Replaces a store that is not in use by the backup in `from`. The old folder is moved into the new one, where
 /// no tool may read; returns its path, or `None` if there was no old folder.
 ///
-/// The newest checkpoint of the old store stays. If the backup is older, the store is refused until
-/// an operator accepts that.
+/// The newest checkpoint of the old store stays. The store is refused until an operator accepts the restored
+/// records.
 ///
 /// # Errors
 /// [`MaintenanceError`]. The old store then stays in its place.
@@ -182,6 +182,8 @@ fn copy_back(from: &Path, draft: &Path, data: &Path) -> Result<(), MaintenanceEr
             private_copy(&source, &key)?;
         }
     }
+    let mark = draft.join(RESTORED);
+    std::fs::write(&mark, "see `toolbooth audit accept-restore`\n").map_err(file(&mark))?;
     // Clients know the wire names of the replaced store, so these are preserved.
     for name in NAMES {
         let names = [data.join(name), from.join(name)];

@@ -28,7 +28,7 @@ mod wal_checkpoint;
 mod write;
 
 pub use error::{MaintenanceError, OpenError};
-pub use folder::{DATABASE, StoreFolder};
+pub use folder::{DATABASE, RESTORED, StoreFolder};
 pub use maintenance::{backup, restore, vacuum};
 pub use open::{Durability, Sqlite, SqliteLedger, SqliteOptions, open};
 pub use reads::SqliteReads;

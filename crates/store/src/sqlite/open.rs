@@ -214,6 +214,9 @@ pub fn open(
         let (writer, size, found) = (writer.clone(), *size, *found);
         return Err(OpenError::RolledBack { writer, size, found });
     }
+    if folder.is_restored() && !accept_restored {
+        return Err(OpenError::Restored { path: folder.0.display().to_string() });
+    }
     folder.sweep_locks();
     let is_used: bool = connection
         .query_row("SELECT EXISTS (SELECT 1 FROM writers WHERE writer = ?1)", [writer], |row| {
@@ -314,6 +317,7 @@ pub fn open(
     if accept_restored {
         let lost: Vec<String> = lost.into_iter().map(|lost| lost.writer).collect();
         folder.forget_checkpoints(is_readable.then_some(&lost))?;
+        folder.accept_restored()?;
     }
     if found < schema::VERSION {
         // The records of an earlier version were taken over above. A start that ends before this

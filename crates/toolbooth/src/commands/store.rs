@@ -27,6 +27,7 @@ pub(super) async fn store(loaded: Trusted, command: Store) -> Result<bool, Failu
         }
     };
     let format = shown.format;
+    let is_restore = matches!(command, Store::Restore { .. });
     let copy = match &command {
         Store::Backup { to, .. } => Some(to.clone()),
         _ => None,
@@ -56,6 +57,8 @@ pub(super) async fn store(loaded: Trusted, command: Store) -> Result<bool, Failu
     output::line(&what);
     if let Some(kept) = kept {
         output::line(&format!("what was there before is in {}", kept.display()));
+    }
+    if is_restore {
         output::line(
             "calls since the backup are unknown now; `toolbooth audit accept-restore` takes the records as they are",
         );
