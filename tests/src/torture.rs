@@ -429,6 +429,7 @@ fn refused_and_resumed(
     place: &Place,
     gateway: &RunningGateway,
     broken: impl FnOnce(),
+    meanwhile: impl FnOnce(),
     mended: impl FnOnce(),
 ) {
     let before = effects(place).len();
@@ -446,6 +447,7 @@ fn refused_and_resumed(
         assert_eq!((status, &answer["code"]), (503, &json!("record-unavailable")), "{answer}");
     }
     assert_eq!(gateway.get("/readyz").0, 503, "{what}: readiness is red");
+    meanwhile();
     assert_eq!(effects(place).len(), had, "{what}: nothing had an effect");
     mended();
     until(&format!("{what}: service resumes"), || pay(gateway, &format!("{name}-after")).0 == 200);
@@ -471,10 +473,21 @@ pub fn disks() {
             let block = vec![0u8; 4096];
             while file.write_all(&block).is_ok() {}
         },
+        || {
+            let (checked, exit) = place.json(&["doctor", "--data", "data"]);
+            let checks = checked["checks"].as_array().expect("checks");
+            let store = checks.iter().find(|check| check["name"] == "store").expect("the store");
+            assert_eq!((&store["state"], exit), (&json!("failed"), 1), "{checked}");
+        },
         || std::fs::remove_file(&filler).expect("is removed"),
     );
     let (status, _, words) = gateway.stop();
     assert_eq!(status, Some(0), "{words}");
+    let missed = words.matches("an event could not be recorded").count();
+    assert!((1..10).contains(&missed), "{missed} lines for what is counted: {words}");
+    let files = std::fs::read_dir(&data).expect("a folder").map(|entry| entry.expect("a file"));
+    let drafts = files.filter(|file| file.path().extension().is_some_and(|end| end == "draft"));
+    assert_eq!(drafts.count(), 0, "a full disk leaves no drafts");
     assert!(disk.remount("ro"), "nothing is open any more");
     let had = effects(&place).len();
     let again = ["call", "pay.do", "--data", "data", "--args", r#"{"key":"read-only"}"#];
@@ -523,6 +536,7 @@ pub fn server_outages() {
         &place,
         &gateway,
         || server.lock().expect("whole").stop(),
+        || (),
         || server.lock().expect("whole").resume(),
     );
     let (status, _, words) = gateway.stop();

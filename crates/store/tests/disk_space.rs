@@ -21,7 +21,7 @@ use toolbooth_contracts::contract::IdempotencyMode;
 use toolbooth_contracts::event::AuditEventKind;
 use toolbooth_contracts::json::JsonText;
 use toolbooth_contracts::{ContentBlock, Effect, Identity};
-use toolbooth_store::sqlite::{self, DATABASE, SqliteLedger, SqliteOptions};
+use toolbooth_store::sqlite::{self, DATABASE, SqliteLedger, SqliteOptions, StoreFolder};
 
 const BYTES_MAX: u64 = 4 << 20;
 
@@ -111,6 +111,11 @@ async fn logs_give_way_and_then_calls_are_refused() {
             ledger.refuse(refusal(call)).await.unwrap();
         }
     }
+    // Another process measures the same.
+    let data = StoreFolder::create(folder.path()).unwrap();
+    assert_ne!(sqlite::space_state(&data, Some(BYTES_MAX)).unwrap(), DiskSpace::Enough);
+    assert_eq!(sqlite::space_state(&data, Some(BYTES_MAX / 2)).unwrap(), DiskSpace::Full);
+    assert_eq!(sqlite::space_state(&data, Some(u64::MAX)).unwrap(), DiskSpace::Enough);
     let (refusals, others) = logs(&ledger).await;
     assert!(refusals > 10 && others == call, "{refusals} {others}");
     let removed = ledger.free_space(moment(3)).await.unwrap();

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use secrecy::{ExposeSecret, SecretString};
 use toolbooth_adapters::secrets;
+use toolbooth_audit::backend::disk_space::DiskSpace;
 use toolbooth_audit::checkpoint::{Checkpoint, Due};
 use toolbooth_audit::ledger::Moment;
 use toolbooth_audit::memory::MemoryLedger;
@@ -367,9 +368,9 @@ pub(crate) fn operator_key(loaded: &Loaded) -> Result<String, Failure> {
         .map_err(|error| Failure::store(with_causes(&error)))
 }
 
-/// Returns the used and the permitted space of the records as text. `None` for PostgreSQL, whose disk is
-/// bounded at its server.
-pub(crate) fn space(loaded: &Loaded) -> Result<Option<String>, Failure> {
+/// Returns the used and the permitted space of the records as text, and the state that it has led to. `None` for
+/// PostgreSQL, whose disk is bounded at its server.
+pub(crate) fn space(loaded: &Loaded) -> Result<Option<(String, DiskSpace)>, Failure> {
     if loaded.config.store.url.is_some() || !loaded.data.exists() {
         return Ok(None);
     }
@@ -381,5 +382,6 @@ pub(crate) fn space(loaded: &Loaded) -> Result<Option<String>, Failure> {
         Some(chosen) => Some(chosen),
         None => folder.kept_bytes_max().map_err(failed)?,
     };
-    Ok(bound.map(|bound| format!("{:.1} of {:.1} MiB used", mib(used), mib(bound))))
+    let state = sqlite::space_state(&folder, bound).map_err(failed)?;
+    Ok(bound.map(|bound| (format!("{:.1} of {:.1} MiB used", mib(used), mib(bound)), state)))
 }

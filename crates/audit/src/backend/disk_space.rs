@@ -40,7 +40,7 @@ impl DiskSpace {
         match self {
             Self::Enough | Self::Short => Ok(()),
             Self::Full => Err(LedgerError::unavailable(
-                "the store is full and has no agent logs left to remove: free disk space, raise `[store] bytes_max`, or prune receipts"
+                "the store is full and has no agent logs left to remove: free disk space, raise `[store] bytes_max`, or prune receipts (those that hold a key leave a tombstone)"
                     .to_owned(),
             )),
         }

@@ -32,7 +32,7 @@ pub use folder::{DATABASE, RESTORED, StoreFolder};
 pub use maintenance::{backup, restore, vacuum};
 pub use open::{Durability, Sqlite, SqliteLedger, SqliteOptions, open};
 pub use reads::SqliteReads;
-pub use space_monitor::{BYTES_MAX_LEAST, standard_bytes_max, used_bytes};
+pub use space_monitor::{BYTES_MAX_LEAST, space_state, standard_bytes_max, used_bytes};
 pub use start_check::StartCheck;
 
 use rusqlite::ErrorCode;

@@ -83,19 +83,43 @@ impl SpaceMonitor {
         connection: &Connection,
         before: DiskSpace,
     ) -> rusqlite::Result<DiskSpace> {
-        let (used, empty) = used(connection, &self.database)?;
-        let bound = self.bytes_max.map_or(DiskSpace::Enough, |bytes_max| {
-            DiskSpace::of(bytes_max.saturating_sub(used), bytes_max / BOUND_PART, before)
-        });
-        let disk = rustix::fs::statvfs(&self.database).map_or(DiskSpace::Enough, |disk| {
-            let free = disk.f_bavail.saturating_mul(disk.f_frsize);
-            let reserve = disk.f_blocks.saturating_mul(disk.f_frsize) / FREE_PART;
-            // SQLite fills empty pages before the file grows.
-            let left = free.saturating_add(empty);
-            DiskSpace::of(left, reserve.min(FREE_MAX), before)
-        });
-        Ok(bound.max(disk))
+        measured(connection, &self.database, self.bytes_max, before)
     }
+}
+
+/// Returns the space state of a database by its bound and by its file system.
+fn measured(
+    connection: &Connection,
+    database: &Path,
+    bytes_max: Option<u64>,
+    before: DiskSpace,
+) -> rusqlite::Result<DiskSpace> {
+    let (used, empty) = used(connection, database)?;
+    let bound = bytes_max.map_or(DiskSpace::Enough, |bytes_max| {
+        DiskSpace::of(bytes_max.saturating_sub(used), bytes_max / BOUND_PART, before)
+    });
+    let disk = rustix::fs::statvfs(database).map_or(DiskSpace::Enough, |disk| {
+        let free = disk.f_bavail.saturating_mul(disk.f_frsize);
+        let reserve = disk.f_blocks.saturating_mul(disk.f_frsize) / FREE_PART;
+        // SQLite fills empty pages before the file grows.
+        let left = free.saturating_add(empty);
+        DiskSpace::of(left, reserve.min(FREE_MAX), before)
+    });
+    Ok(bound.max(disk))
+}
+
+/// Returns the space state of a store that no writer of this process measures.
+///
+/// # Errors
+/// [`OpenError::Database`].
+pub fn space_state(folder: &StoreFolder, bytes_max: Option<u64>) -> Result<DiskSpace, OpenError> {
+    let path = folder.database();
+    if !path.exists() {
+        return Ok(DiskSpace::Enough);
+    }
+    let open = Connection::open_with_flags(&path, OpenFlags::SQLITE_OPEN_READ_ONLY);
+    open.and_then(|connection| measured(&connection, &path, bytes_max, DiskSpace::Enough))
+        .map_err(|source| OpenError::Database { path: path.display().to_string(), source })
 }
 
 /// Returns the bytes of a database and its index that are in use, and those of empty pages.

@@ -10,6 +10,7 @@ use serde::Serialize;
 use serde_json::json;
 use toolbooth_adapters::findable;
 use toolbooth_adapters::sandbox::{default_profile, server_profile};
+use toolbooth_audit::backend::disk_space::DiskSpace;
 use toolbooth_audit::verify;
 use toolbooth_contracts::sandbox::SandboxProfile;
 use toolbooth_import::HookClient;
@@ -400,7 +401,18 @@ async fn store(loaded: &Loaded, checks: &mut Vec<Check>) {
         Ok(report) if report.ok => {
             let fits = format!("{} event(s), all digests fit", report.events);
             match crate::records::space(loaded) {
-                Ok(Some(space)) => ok("store", format!("{fits}, {space}")),
+                Ok(Some((space, DiskSpace::Enough))) => ok("store", format!("{fits}, {space}")),
+                Ok(Some((space, state))) => {
+                    let (state, what) = match state {
+                        DiskSpace::Full => {
+                            ("failed", "there is no space for records: calls are refused")
+                        }
+                        _ => ("warning", "space for records runs short: agent logs are removed"),
+                    };
+                    let remedy =
+                        "free space on the disk, raise `[store] bytes_max`, or prune old records";
+                    bad("store", state, format!("{what} ({fits}, {space})"), remedy)
+                }
                 Ok(None) => ok("store", fits),
                 Err(failure) => of_failure("store", &failure),
             }
