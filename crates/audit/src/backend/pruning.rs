@@ -301,11 +301,15 @@ impl Progress {
         self.done
     }
 
-    /// Returns the next part of the log for the tree, towards a checkpoint over `size` events.
+    /// Returns the next part of the log for the tree, towards a checkpoint over `size` events. A tree that has come
+    /// further is computed anew: the checkpoint that it was computed for is gone.
     #[must_use]
-    pub fn ahead(&self, size: u64) -> (u64, u64) {
+    pub fn ahead(&mut self, size: u64) -> (u64, u64) {
         /// Maximum number of events per step.
         const MOST: u64 = 8 * BLOCK;
+        if self.tree.size() > size {
+            self.tree = Frontier::default();
+        }
         let from = self.tree.size();
         (from, size.min(from.saturating_add(MOST)))
     }
@@ -333,6 +337,9 @@ impl Progress {
         }
         if tree.size() < to {
             return Err(MISSING);
+        }
+        if tree.size() > size {
+            return Err("the place of a checkpoint is pruned; `audit verify` tells more");
         }
         if tree.size() == size {
             if tree.root() != root {

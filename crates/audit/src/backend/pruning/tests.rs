@@ -46,6 +46,23 @@ fn a_block_that_another_writer_has_shortened_meanwhile_still_fits() {
     assert_eq!(progress.sound(), end as u64);
 }
 
+#[test]
+fn a_tree_that_has_come_further_than_the_checkpoint_that_is_left_is_computed_anew() {
+    let leaf = |seq: u64| leaf_hash(&seq.to_be_bytes());
+    let all: Vec<Piece> = (0..9 * BLOCK).map(|seq| Piece::Event(seq, leaf(seq), true)).collect();
+    let signed = |size: u64| (size, root_of(&all[..size as usize]).unwrap());
+    let mut progress = Progress::default();
+    let mut walk = |size: u64| {
+        let (from, to) = progress.ahead(size);
+        progress.compute(&all[from as usize..to as usize], signed(size)).unwrap();
+        (from, progress.sound())
+    };
+    assert_eq!(walk(9 * BLOCK), (0, 0), "it takes two steps");
+    // Another writer has removed that checkpoint meanwhile.
+    assert_eq!(walk(BLOCK + 7), (0, BLOCK + 7));
+    assert_eq!(walk(9 * BLOCK), (BLOCK, 9 * BLOCK));
+}
+
 fn root_of(pieces: &[Piece]) -> Option<Hash> {
     let mut frontier = Frontier::default();
     pieces.iter().all(|piece| piece.push_to(&mut frontier)).then(|| frontier.root())
