@@ -108,6 +108,8 @@ pub(crate) struct ProxyState {
     pub(crate) kept_documents: KeptDocuments,
     /// The orders of operators that are in force.
     pub(crate) orders: Orders,
+    /// One reading of the orders is applied at a time: who has read no change must not go on before it holds.
+    applying_orders: tokio::sync::Mutex<()>,
     /// Stops of running calls.
     pub(crate) stops: Stops,
     /// Counts the decisions on approvals in this process, for calls that wait for one.
@@ -134,6 +136,7 @@ impl ProxyState {
             refusal_limits: RefusalLimits::default(),
             kept_documents: KeptDocuments::default(),
             orders: Orders::default(),
+            applying_orders: tokio::sync::Mutex::default(),
             stops: Stops::default(),
             decisions: watch::Sender::default(),
             waiting: Semaphore::new(waiting),
@@ -197,6 +200,7 @@ impl ProxyState {
     pub(crate) async fn refresh_orders(&self) -> Result<(), LedgerError> {
         let parts = &self.parts;
         let Some(reads) = &parts.reads else { return Ok(()) };
+        let _applying = self.applying_orders.lock().await;
         let changed = self.orders.read(&**reads, &*parts.clock).await?;
         if let Some(pauses) = changed.pauses {
             match &parts.catalogue {
