@@ -150,7 +150,9 @@ fn servers_that_cannot_be_configured_do_not_spoil_the_others() {
             "socket": { "url": "unix:///tmp/x.sock" },
             "words": { "url": "not a url" },
             "gateway": { "command": "true" },
+            "codex": { "command": "true" },
         });
+        place.write("toolbooth.toml", "[hooks.codex]\n");
         write_servers(&place, &servers);
         let (done, exit) = place.json(&[&["import", "claude", "--install"][..], &options].concat());
         let tried = options == ["--yes"];
@@ -158,14 +160,16 @@ fn servers_that_cannot_be_configured_do_not_spoil_the_others() {
         for name in ["socket", "words"] {
             assert_eq!(server(&place, name)["enabled"].as_bool(), Some(false), "{done}");
         }
-        assert!(done["notices"].to_string().contains("own name"), "{done}");
+        for told in ["own name", "[hooks.codex]"] {
+            assert!(done["notices"].to_string().contains(told), "{told}: {done}");
+        }
         let (listed, exit) = place.json(&["list"]);
         assert_eq!(exit, 0, "the configuration is valid: {listed}");
         let client: Value = serde_json::from_str(&read(&place, ".mcp.json")).unwrap();
         let left: Vec<&String> = client["mcpServers"].as_object().unwrap().keys().collect();
         let expected = match tried {
-            true => vec!["socket", "words", "gateway", "toolbooth"],
-            false => vec!["good", "socket", "words", "gateway"],
+            true => vec!["socket", "words", "gateway", "codex", "toolbooth"],
+            false => vec!["good", "socket", "words", "gateway", "codex"],
         };
         assert_eq!(left, expected, "{done}");
     }

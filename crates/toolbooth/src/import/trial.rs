@@ -165,6 +165,7 @@ pub(crate) fn untried(
     sections: &[(&'static str, String)],
     reason: &str,
 ) -> Result<Trial, Failure> {
+    settings::check_defaults(&loaded.config)?;
     let attempt = Attempt::NotTried(reason.to_owned());
     let attempts = sections.iter().map(|section| (section.clone(), attempt.clone()));
     let names = settings::wire_names(loaded)?;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use toolbooth_contracts::causes::with_causes;
 use toolbooth_import::permissions::{self, Exchange, GATEWAY, Switched};
 use toolbooth_import::servers::{self as clients, Imported};
-use toolbooth_import::{Client, Extended, Replaced};
+use toolbooth_import::{Client, Extended, HookClient, Replaced};
 
 use super::report::{self, KeptServer, Report};
 use super::{NamedPaths, questions};
@@ -62,6 +62,15 @@ pub(super) async fn servers(
     let at = |failure: Failure| {
         if failure.path.is_some() { failure } else { failure.at(target.display().to_string()) }
     };
+    let present = config::draft(&before, &target, paths.data)?;
+    let hooked = HookClient::ALL.into_iter().filter(|own| present.config.hooks.of(*own).is_some());
+    for name in hooked.map(HookClient::as_str) {
+        if imported.sections.remove(&("servers", name.to_owned())).is_some() {
+            imported.notices.push(format!(
+                "the server `{name}` was left out: `{name}.…` are the tools of the client of `[hooks.{name}]`; rename it"
+            ));
+        }
+    }
     let disabled = permissions::disabled(client, &path);
     for (name, _) in &disabled {
         if let Some(section) = imported.sections.get_mut(&("servers", name.clone())) {
