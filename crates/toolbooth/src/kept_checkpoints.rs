@@ -15,9 +15,14 @@ pub(crate) fn kept_notes(loaded: &Loaded) -> Vec<String> {
     checkpoint::notes(&String::from_utf8_lossy(&text))
 }
 
+/// Whether the store in the data folder was restored, and no operator has accepted that.
+pub(crate) fn is_restored(loaded: &Loaded) -> bool {
+    loaded.config.store.url.is_none() && loaded.data.join(RESTORED).exists()
+}
+
 /// Whether the store was restored, or lacks a checkpoint in the data folder.
 pub(crate) async fn is_rolled_back(loaded: &Loaded) -> Result<bool, Failure> {
-    if loaded.data.join(RESTORED).exists() {
+    if is_restored(loaded) {
         return Ok(true);
     }
     let is_there = loaded.data.join("checkpoint.note").exists();

@@ -358,7 +358,10 @@ async fn store(loaded: &Loaded, checks: &mut Vec<Check>) {
     };
     match crate::kept_checkpoints::is_rolled_back(loaded).await {
         Ok(true) => {
-            let message = "the records are older than their newest checkpoint; no call is taken";
+            let message = match crate::kept_checkpoints::is_restored(loaded) {
+                true => "the records were restored from a backup; no call is taken",
+                false => "the records are older than their newest checkpoint; no call is taken",
+            };
             let remedy = "if they were put back on purpose: `toolbooth audit accept-restore`";
             checks.push(bad("store", "failed", message, remedy));
             return;

@@ -318,7 +318,10 @@ pub(super) async fn worker(loaded: Trusted, at_once: u32) -> Result<bool, Failur
         failure = maintenance.failed() => Some(failure),
     };
     stopping.cancel();
-    let _ = working.await;
+    // Without the periodic tasks the lease ends soon, and others take the calls over.
+    if defect.is_none() {
+        let _ = working.await;
+    }
     let ended = tokio::select! {
         ended = runtime.shut_down() => ended,
         () = signals.received() => Err(Failure::new(crate::failure::FAILED, "interrupted", "stopped at the second signal")),
