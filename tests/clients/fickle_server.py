@@ -4,7 +4,8 @@ usage: fickle_server.py TOOLS_FILE tell|silent [GATE]
 
 TOOLS_FILE holds the list of tools as JSON, or an object with the lists `tools`, `prompts` and
 `resources`. With `tell` the server says `list_changed` when the
-file changes, and `updated` of each resource that is subscribed. Calls answer the name of the tool. Where GATE is there, a named pipe, the server does
+file changes, and `updated` of each resource that is subscribed. Calls answer the name of the tool. A call with the
+argument `add` adds a tool and a prompt of that name to what this process lists, or changes their descriptions. Where GATE is there, a named pipe, the server does
 not answer before somebody has written to it.
 """
 
@@ -20,6 +21,7 @@ if len(sys.argv) > 3 and os.path.exists(sys.argv[3]):
         gate.read()
 speaking = threading.Lock()
 subscribed = set()
+added = {}
 
 
 def say(message):
@@ -51,9 +53,12 @@ def watch():
 def listing(what):
     with open(path) as file:
         said = json.load(file)
-    if isinstance(said, dict):
-        return said.get(what, [])
-    return said if what == "tools" else []
+    if not isinstance(said, dict):
+        said = {"tools": said}
+    here = list(added.values()) if what in ("tools", "prompts") else []
+    names = [one["name"] for one in here]
+    there = [one for one in said.get(what, []) if isinstance(one, (list, str)) or one.get("name") not in names]
+    return there + here
 
 
 def offers():
@@ -98,6 +103,10 @@ for line in sys.stdin:
         say({"id": id, "result": {"resourceTemplates": []}})
     elif method == "tools/call":
         text = "called " + request["params"]["name"]
+        name = request["params"].get("arguments", {}).get("add")
+        if name:
+            added[name] = {"name": name, "description": "Added.", "inputSchema": {"type": "object"}}
+            say({"method": "notifications/tools/list_changed"})
         say({"id": id, "result": {"content": [{"type": "text", "text": text}]}})
     elif method == "prompts/get":
         message = {"role": "user", "content": {"type": "text", "text": request["params"]["name"]}}

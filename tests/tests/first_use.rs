@@ -87,6 +87,19 @@ fn called(gateway: &RunningGateway, tool: &str) -> (u16, Value) {
     gateway.post("/v1/calls", &json!({"toolId": tool, "args": {}}).to_string())
 }
 
+/// Lets the running server add a tool, or change the description of one.
+fn added(gateway: &RunningGateway, tool: &str) -> u16 {
+    let call = json!({"toolId": "s.read", "args": {"add": tool}});
+    gateway.post("/v1/calls", &call.to_string()).0
+}
+
+fn ids(told: &Value) -> Vec<&str> {
+    let rows = told["tools"].as_array().unwrap();
+    let mut ids: Vec<&str> = rows.iter().map(|row| row["toolId"].as_str().unwrap()).collect();
+    ids.sort_unstable();
+    ids
+}
+
 fn approvals(place: &Place) -> Vec<Value> {
     let (events, _) = place.json(&["audit", "query"]);
     let events = events["events"].as_array().unwrap().clone();
@@ -285,6 +298,41 @@ fn a_gateway_records_what_it_pins_and_sees_approvals() {
     assert_eq!((&first[0]["tool"], &first[0]["source"]), (&json!("s.read"), &json!("mcp:s")));
     assert_eq!(first[0]["sourceDigest"].as_str().unwrap().len(), 64, "{recorded:?}");
     place.assert_sound();
+}
+
+#[test]
+fn what_a_running_server_adds_can_be_approved() {
+    for lock in ["", "[lock]\nmode = \"file\"\n"] {
+        let place = fresh(lock);
+        let lists = json!({"tools": files("Reads a file."), "prompts": []});
+        place.write("s.json", &lists.to_string());
+        if !lock.is_empty() {
+            assert_eq!(place.json(&["lock"]).1, 0);
+        }
+        let gateway = place.serve();
+        assert_eq!(added(&gateway, "later"), 200);
+        until("the added tool is quarantined", || {
+            called(&gateway, "s.later").1["code"] == "quarantined-tool"
+        });
+        // A new copy of the server does not list it.
+        let (told, exit) = place.json(&["lock", "diff"]);
+        assert_eq!((ids(&told), exit), (vec!["prompt:s.later", "s.later"], 1), "{told}");
+        // It changes a tool that the new copy lists as it is approved.
+        assert_eq!(added(&gateway, "write"), 200);
+        until("the changed tool is quarantined", || {
+            called(&gateway, "s.write").1["code"] == "quarantined-tool"
+        });
+        let (told, exit) =
+            place.json(&["lock", "approve", "prompt:s.later", "s.later", "s.write", "--yes"]);
+        assert_eq!(exit, 0, "{told}");
+        until("the approval is seen", || called(&gateway, "s.later").0 == 200);
+        until("the approval is seen", || called(&gateway, "s.write").0 == 200);
+        // The new copy lists it as it was before.
+        let (told, exit) = place.json(&["lock", "diff"]);
+        assert_eq!((ids(&told), exit), (vec!["prompt:s.write", "s.write"], 1), "{told}");
+        assert_eq!(gateway.stop().0, Some(0));
+        place.assert_sound();
+    }
 }
 
 #[test]

@@ -259,6 +259,22 @@ impl SourceItems {
         Self { restored: true, ..self }
     }
 
+    /// Adds items of the same source. They replace those with their keys.
+    #[must_use]
+    pub fn with(mut self, items: impl IntoIterator<Item = Arc<RegisteredItem>>) -> Self {
+        for item in items {
+            if self.get(item.kind, &item.key).is_none() {
+                self.respell(&item);
+            }
+            match item.kind {
+                ItemKind::Prompt => self.offers.prompts = true,
+                ItemKind::Resource | ItemKind::Template => self.offers.resources = true,
+            }
+            self.items.insert((item.kind, item.key.clone()), item);
+        }
+        self
+    }
+
     /// Whether the source itself declared that it has no items of this kind.
     #[must_use]
     pub fn has_none(&self, kind: ItemKind) -> bool {

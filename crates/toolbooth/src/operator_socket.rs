@@ -7,11 +7,13 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::fs::Mode;
 use tokio::net::{UnixListener, UnixSocket, UnixStream};
-use toolbooth_proxy::ToolProxy;
+use toolbooth_proxy::{Catalogue, ToolProxy};
+use toolbooth_registry::lock::LockFile;
 use toolbooth_server::operator_socket::{self, Answer};
 
 /// The most bytes of a socket's path: 107 on Linux (unix(7)), 103 on others.
@@ -54,9 +56,9 @@ impl OperatorSocket {
         }
     }
 
-    /// Serves decisions until this future is dropped.
-    pub(crate) async fn serve(self, proxy: ToolProxy) {
-        operator_socket::serve(&self.listener, proxy).await;
+    /// Serves decisions and definitions until this future is dropped.
+    pub(crate) async fn serve(self, proxy: ToolProxy, catalogue: Arc<Catalogue>) {
+        operator_socket::serve(&self.listener, proxy, catalogue).await;
     }
 }
 
@@ -94,14 +96,9 @@ pub(crate) async fn decide(folder: &Path, id: &str, grants: bool, reason: Option
 }
 
 async fn ask_each(folder: &Path, id: &str, grants: bool, reason: Option<&str>) -> Answer {
-    let names = names_in(folder);
     let mut is_unknown = false;
-    for name in names {
-        let Ok(short) = ShortPath::of(folder, &name) else { continue };
-        let Ok(stream) = UnixStream::connect(&short.path).await else { continue };
-        if !is_of_owner(&stream, folder) {
-            continue;
-        }
+    for name in names_in(folder) {
+        let Some(stream) = connect(folder, &name).await else { continue };
         match operator_socket::decide(stream, id, grants, reason).await {
             Answer::Unknown => is_unknown = true,
             // After one that may have decided, a refusal says nothing.
@@ -111,6 +108,28 @@ async fn ask_each(folder: &Path, id: &str, grants: bool, reason: Option<&str>) -
         }
     }
     if is_unknown { Answer::Unknown } else { Answer::None }
+}
+
+/// Asks the gateways of a data folder, the last one started first, for the definitions that their servers list.
+pub(crate) async fn definitions(folder: &Path) -> Vec<LockFile> {
+    let mut found = Vec::new();
+    let asking = async {
+        for name in names_in(folder) {
+            let Some(stream) = connect(folder, &name).await else { continue };
+            // A gateway of a version before has no such path.
+            let Some(text) = operator_socket::definitions(stream).await else { continue };
+            found.extend(LockFile::parse(&text));
+        }
+    };
+    let _ = tokio::time::timeout(PATIENCE, asking).await;
+    found
+}
+
+/// Connects to a gateway of the owner of the data folder, if one runs at this socket.
+async fn connect(folder: &Path, name: &str) -> Option<UnixStream> {
+    let short = ShortPath::of(folder, name).ok()?;
+    let stream = UnixStream::connect(&short.path).await.ok()?;
+    is_of_owner(&stream, folder).then_some(stream)
 }
 
 /// Whether the program at the other end runs as the owner of the data folder, or as the own user. Another one

@@ -13,6 +13,7 @@ use toolbooth_contracts::{Caller, Guard};
 use toolbooth_registry::lock::Approvals;
 use toolbooth_registry::{RegisteredTool, Source};
 
+mod definitions;
 mod first_use;
 mod publish;
 mod readiness;

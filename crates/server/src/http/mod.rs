@@ -44,7 +44,7 @@ pub use limits::{CONNECTIONS_MAX, DESCRIPTORS_RESERVED, Limits, connections_fitt
 pub use problem::Problem;
 pub use problem_code::ProblemCode;
 pub use resource::ProtectedResource;
-pub(crate) use routes::encoded;
+pub(crate) use routes::{encoded, method_not_allowed};
 #[cfg(feature = "tls")]
 pub use tls::{Tls, TlsError};
 

@@ -256,7 +256,7 @@ pub(super) async fn readyz(State(door): State<Arc<HttpDoor>>) -> Response {
     }
 }
 
-pub(super) async fn method_not_allowed() -> Response {
+pub(crate) async fn method_not_allowed() -> Response {
     let title = "this path does not take this method";
     Problem::new(ProblemCode::METHOD_NOT_ALLOWED, title).into_response()
 }

@@ -1,4 +1,5 @@
-//! The messages at a gateway's socket for its operator: decisions on approvals, served and asked for.
+//! The messages at a gateway's socket for its operator, served and asked for: decisions on approvals, and the
+//! definitions that its servers list.
 //!
 //! Who uses this makes and finds the socket.
 //!
@@ -7,5 +8,8 @@
 mod asking;
 mod serving;
 
-pub use asking::{Answer, decide};
+pub use asking::{Answer, decide, definitions};
 pub use serving::serve;
+
+/// The path of the definitions.
+const DEFINITIONS: &str = "/v1/definitions";

@@ -1,15 +1,18 @@
-//! Serves the socket: one decision for each connection of the gateway's own user.
+//! Serves the socket: one request for each connection of the gateway's own user.
 //!
 //! Path: 1, 10. Doc: front-doors.md#operator-socket
 
 use std::convert::Infallible;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, to_bytes};
-use axum::extract::Extension;
+use axum::extract::{Extension, State};
 use axum::response::IntoResponse;
+use axum::routing::get;
+use http::header::CONTENT_TYPE;
 use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -22,9 +25,10 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use toolbooth_contracts::Caller;
-use toolbooth_proxy::ToolProxy;
+use toolbooth_proxy::{Catalogue, ToolProxy};
 
-use crate::http::{Problem, ProblemCode, approvals};
+use super::DEFINITIONS;
+use crate::http::{Problem, ProblemCode, approvals, method_not_allowed};
 
 /// Connections at once; others wait until one of them ends.
 const CONNECTIONS_MAX: usize = 8;
@@ -35,9 +39,14 @@ const BODY_BYTES_MAX: usize = 64 << 10;
 /// The pause after an error of the listener, most likely a lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Serves decisions until this future is dropped.
-pub async fn serve(listener: &UnixListener, proxy: ToolProxy) {
-    let router = approvals::decisions(proxy).layer(Extension(Caller::operator()));
+/// Serves decisions and definitions until this future is dropped.
+pub async fn serve(listener: &UnixListener, proxy: ToolProxy, catalogue: Arc<Catalogue>) {
+    let definitions = Router::new()
+        .route(DEFINITIONS, get(definitions))
+        .method_not_allowed_fallback(method_not_allowed)
+        .with_state(catalogue);
+    let router =
+        approvals::decisions(proxy).merge(definitions).layer(Extension(Caller::operator()));
     let mut connections = JoinSet::new();
     loop {
         if connections.len() >= CONNECTIONS_MAX {
@@ -85,6 +94,12 @@ async fn connection(stream: UnixStream, router: Router) {
         Ok(Err(error)) => tracing::debug!(%error, "a connection of the operator ended early"),
         Err(_) => tracing::debug!("a connection of the operator was not complete in time"),
     }
+}
+
+/// Answers with the definitions of the last listings, as a lock file that approves them.
+async fn definitions(State(catalogue): State<Arc<Catalogue>>) -> Response<Body> {
+    let json = [(CONTENT_TYPE, "application/json")];
+    (json, catalogue.definitions().to_text()).into_response()
 }
 
 /// Whether the peer still waits for an answer. After a request that was read as a whole, nothing follows but

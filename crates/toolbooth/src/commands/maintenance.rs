@@ -176,7 +176,8 @@ async fn maintain(runtime: Arc<Runtime>, socket: Option<OperatorSocket>) {
     };
     let serving_socket = async {
         if let Some(socket) = socket {
-            socket.serve(runtime.proxy.clone()).await;
+            let catalogue = Arc::clone(&runtime.offline.catalogue);
+            socket.serve(runtime.proxy.clone(), catalogue).await;
         }
     };
     let others = async {
