@@ -478,6 +478,10 @@ pub fn disks() {
             let checks = checked["checks"].as_array().expect("checks");
             let store = checks.iter().find(|check| check["name"] == "store").expect("the store");
             assert_eq!((&store["state"], exit), (&json!("failed"), 1), "{checked}");
+            for search in [["audit", "query"], ["logs", "query"], ["audit", "stats"]] {
+                let (found, exit) = place.json(&[search[0], search[1], "--data", "data"]);
+                assert_eq!(exit, 0, "a full disk can be searched: {found}");
+            }
         },
         || std::fs::remove_file(&filler).expect("is removed"),
     );

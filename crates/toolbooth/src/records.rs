@@ -208,7 +208,10 @@ async fn open_postgres(
             postgres::OpenError::Newer { .. } => {
                 Failure::store(with_causes(&error)).at("store.url")
             }
-            other => opening_failed(&other, rolled_back).at("store.url"),
+            other if rolled_back => opening_failed(&other, true).at("store.url"),
+            other => Failure::store(with_causes(&other)).at("store.url").hint(
+                "is the server running, and may this user log in? `toolbooth doctor` tells more",
+            ),
         }
     })
 }
@@ -227,9 +230,7 @@ fn opening_failed(error: &(dyn std::error::Error + 'static), rolled_back: bool) 
              `toolbooth audit accept-restore` takes it as it is",
         );
     }
-    failure.hint(
-        "`toolbooth doctor` tells more; for a server: is it running, and may this user log in?",
-    )
+    failure.hint("`toolbooth doctor` tells more")
 }
 
 /// Publishes a checkpoint: writes it to the program log and to the file that the configuration names.

@@ -59,10 +59,10 @@ impl Reader {
     /// Returns the updated search index and the database.
     pub(super) fn lookup(&mut self) -> Result<(&Lookup, &Connection), LedgerError> {
         let mut lookup = match self.lookup.take() {
-            Some(lookup) => lookup,
-            None => Lookup::open(&self.path).map_err(unavailable)?,
+            Some(lookup) if !lookup.is_outdated() => lookup,
+            _ => Lookup::open(&self.path).map_err(unavailable)?,
         };
-        lookup.catch_up(&self.database)?;
+        lookup.catch_up_to_search(&self.database)?;
         Ok((self.lookup.insert(lookup), &self.database))
     }
 

@@ -26,6 +26,7 @@ pub(super) use search::Search;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior};
 use toolbooth_audit::LedgerError;
@@ -45,6 +46,8 @@ pub(super) const LOOKUP: &str = "lookup.db";
 const VERSION: i64 = 5;
 /// Events that one transaction adds.
 const STEP: usize = 5_000;
+/// The time that an index in memory is used before the file is tried again.
+const IN_MEMORY: Duration = Duration::from_secs(60);
 /// Passes over the writers: a file that was changed is cleared in one, and filled again in the next.
 const PASSES_MAX: usize = 2;
 const TABLES: &str = "
@@ -85,6 +88,8 @@ pub(super) struct Lookup {
     connection: Connection,
     names: Names,
     sealer: Sealer,
+    /// When it was begun in memory, because the file cannot be opened or written.
+    in_memory_since: Option<Instant>,
 }
 
 /// Cached numbers of names; valid for one build of the file, which `made` identifies.
@@ -98,17 +103,27 @@ impl Lookup {
     /// Opens the file next to the database. If that fails, the index is built in memory.
     pub(super) fn open(database: &Path) -> rusqlite::Result<Self> {
         let path = database.with_file_name(LOOKUP);
-        let connection = match Self::connect(&path) {
-            Ok(connection) => connection,
-            Err(error) if is_broken(&error) => Self::connect_anew(&path)?,
-            Err(_) => {
-                let connection = Connection::open_in_memory()?;
-                Self::make(&connection)?;
-                connection
-            }
+        let connected = match Self::connect(&path) {
+            Err(error) if is_broken(&error) => Self::connect_anew(&path),
+            connected => connected,
+        };
+        let (connection, in_memory_since) = match connected {
+            Ok(connection) => (connection, None),
+            Err(_) => (Self::connect_in_memory()?, Some(Instant::now())),
         };
         let sealer = Sealer::of(database);
-        Ok(Self { path, connection, names: Names::default(), sealer })
+        Ok(Self { path, connection, names: Names::default(), sealer, in_memory_since })
+    }
+
+    fn connect_in_memory() -> rusqlite::Result<Connection> {
+        let connection = Connection::open_in_memory()?;
+        Self::make(&connection)?;
+        Ok(connection)
+    }
+
+    /// Whether the file should be opened again, because the index was built in memory some time ago.
+    pub(super) fn is_outdated(&self) -> bool {
+        self.in_memory_since.is_some_and(|since| since.elapsed() >= IN_MEMORY)
     }
 
     fn connect(path: &Path) -> rusqlite::Result<Connection> {
@@ -161,14 +176,33 @@ impl Lookup {
 
     /// Adds the events that the database has and the index lacks.
     pub(super) fn catch_up(&mut self, database: &Connection) -> Result<(), LedgerError> {
-        match self.try_catch_up(database) {
-            Err(CatchUp::Lookup(error)) if is_broken(&error) => {
-                tracing::warn!(%error, "the file that is searched is broken and is made anew");
-                self.connection = Self::connect_anew(&self.path).map_err(unavailable)?;
+        self.catch_up_file(database).map_err(LedgerError::from)
+    }
+
+    /// As [`Lookup::catch_up`], for a search: if the file cannot be written, because the disk is full for example,
+    /// the index is built in memory.
+    pub(super) fn catch_up_to_search(&mut self, database: &Connection) -> Result<(), LedgerError> {
+        match self.catch_up_file(database) {
+            Err(CatchUp::Lookup(error)) if self.in_memory_since.is_none() && !is_busy(&error) => {
+                tracing::warn!(%error, "the file that is searched cannot be written; the search reads all events");
+                self.connection = Self::connect_in_memory().map_err(unavailable)?;
+                self.in_memory_since = Some(Instant::now());
                 self.forget();
                 self.try_catch_up(database).map_err(LedgerError::from)
             }
             done => done.map_err(LedgerError::from),
+        }
+    }
+
+    fn catch_up_file(&mut self, database: &Connection) -> Result<(), CatchUp> {
+        match self.try_catch_up(database) {
+            Err(CatchUp::Lookup(error)) if is_broken(&error) => {
+                tracing::warn!(%error, "the file that is searched is broken and is made anew");
+                self.connection = Self::connect_anew(&self.path)?;
+                self.forget();
+                self.try_catch_up(database)
+            }
+            done => done,
         }
     }
 
@@ -359,6 +393,14 @@ fn is_broken(error: &rusqlite::Error) -> bool {
         Some(rusqlite::ErrorCode::DatabaseCorrupt | rusqlite::ErrorCode::NotADatabase)
     ) || matches!(error, rusqlite::Error::SqliteFailure(failure, _)
         if failure.code == rusqlite::ErrorCode::Unknown)
+}
+
+/// Whether another process holds the file for longer than one waits for it.
+fn is_busy(error: &rusqlite::Error) -> bool {
+    matches!(
+        error.sqlite_error_code(),
+        Some(rusqlite::ErrorCode::DatabaseBusy | rusqlite::ErrorCode::DatabaseLocked)
+    )
 }
 
 /// Adds events to the index until the writer ends. The next search adds the events that are left.
