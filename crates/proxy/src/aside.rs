@@ -7,12 +7,13 @@ use std::thread::available_parallelism;
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 
-/// Such works of values at once: one for each core.
-static VALUES: LazyLock<Semaphore> =
-    LazyLock::new(|| Semaphore::new(available_parallelism().map_or(1, usize::from)));
+/// Arguments that are judged at once.
+static ARGUMENTS: LazyLock<Semaphore> = LazyLock::new(for_each_core);
+/// Results that are judged at once. Calls that have had an effect do not wait for the arguments of others.
+static RESULTS: LazyLock<Semaphore> = LazyLock::new(for_each_core);
 
 /// From how many bytes on a value is judged aside: patterns and rules for secrets can take seconds for it.
-pub(crate) const LARGE_BYTES: usize = 64 << 10;
+const LARGE_BYTES: usize = 64 << 10;
 
 /// Runs `work` on another thread. It goes on where the caller does not wait for it any more.
 pub(crate) async fn run<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
@@ -26,10 +27,37 @@ pub(crate) async fn run<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'st
     }
 }
 
-/// As [`run`], for work on a value that a caller or a tool has chosen. As many run at once as there are cores.
-pub(crate) async fn judge<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+fn for_each_core() -> Semaphore {
+    Semaphore::new(available_parallelism().map_or(1, usize::from))
+}
+
+/// As [`run`], for work on arguments of this size. Small ones are judged at once, large ones aside, as many at the
+/// same time as there are cores.
+pub(crate) async fn judge_arguments<T: Send + 'static>(
+    bytes: usize,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> T {
+    judge(&ARGUMENTS, bytes, work).await
+}
+
+/// As [`judge_arguments`], for a result.
+pub(crate) async fn judge_result<T: Send + 'static>(
+    bytes: usize,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> T {
+    judge(&RESULTS, bytes, work).await
+}
+
+async fn judge<T: Send + 'static>(
+    places: &'static Semaphore,
+    bytes: usize,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> T {
+    if bytes <= LARGE_BYTES {
+        return work();
+    }
     // Never closed.
-    let place = VALUES.acquire().await;
+    let place = places.acquire().await;
     run(move || {
         let _place = place;
         work()

@@ -69,13 +69,10 @@ pub(crate) async fn walk(
             let world = Arc::clone(&claimed.found.world);
             let executed = execute::execute(&state, claimed).await;
             trace.stage(&state, "execute", executed.outcome.description());
-            let screened = match executed.result_bytes() > aside::LARGE_BYTES {
-                true => {
-                    let own = Arc::clone(&state);
-                    aside::judge(move || screen::screen(&own, executed)).await
-                }
-                false => screen::screen(&state, executed),
-            };
+            let result_bytes = executed.result_bytes();
+            let own = Arc::clone(&state);
+            let screening = move || screen::screen(&own, executed);
+            let screened = aside::judge_result(result_bytes, screening).await;
             trace.stage(&state, "guard-result", screened.description());
             let result = settle::settle(&state, screened).await;
             trace.stage(&state, "settle", result.receipt_id.as_deref().unwrap_or("unrecorded"));
@@ -121,15 +118,13 @@ async fn up_to_claim(
         let verified = enter::verify_source(state, entered).await?;
         let resolved = resolve::resolve(verified)?;
         trace.stage(state, "resolve", resolved.found.tool.target_owner());
-        let guarded = match resolved.found.entered.trail.input.bytes() > aside::LARGE_BYTES {
-            true => {
-                let own = Arc::clone(state);
-                aside::judge(move || guard::guard(&own, resolved)).await?
-            }
-            false => guard::guard(state, resolved)?,
-        };
+        let bytes = resolved.found.entered.trail.input.bytes();
+        let own = Arc::clone(state);
+        let guarded = aside::judge_arguments(bytes, move || guard::guard(&own, resolved)).await?;
         trace.stage(state, "guard", "arguments fit");
-        let authorized = authorize::authorize(state, guarded)?;
+        let own = Arc::clone(state);
+        let authorizing = move || authorize::authorize(&own, guarded);
+        let authorized = aside::judge_arguments(bytes, authorizing).await?;
         trace.stage(state, "authorize", authorized.permit.rule());
         let unapproved = match claim::claim(state, authorized).await {
             Ok(claimed) => {
