@@ -1,19 +1,20 @@
-//! Checks the boundary rules: closed lists of dependencies, and words that crates must not contain.
+//! Checks the boundary rules: closed lists of dependencies.
 //!
 //! Uses the output of `cargo metadata` and the texts of the sources. A dependency that is not in
 //! `boundaries.toml` is forbidden; an exception that matches nothing is an error.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::finding::Finding;
+use crate::finding::{Finding, finding};
 use crate::packages::{self, Licences};
-use crate::run::{files, metadata, repository, rust_files};
+use crate::run::{metadata, repository};
+use crate::source_texts::{Source, sources};
 use crate::tables::{self, TABLES, names_path};
+use crate::words::{self, WordRule};
 
 /// The rules in `boundaries.toml`.
 #[derive(Debug, Deserialize)]
@@ -43,52 +44,8 @@ pub struct CrateRule {
     pub never: Vec<String>,
 }
 
-/// Words that some crates must not contain.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct WordRule {
-    pub name: String,
-    pub words: Vec<String>,
-    /// Whether only whole words count, not parts of identifiers.
-    #[serde(default)]
-    pub whole: bool,
-    /// Crates, and folders of [`FOLDERS`], in which the words are forbidden.
-    pub forbidden_in: Vec<String>,
-    pub reason: String,
-    pub remedy: String,
-    #[serde(default)]
-    pub exceptions: Vec<Exception>,
-}
-
-/// An exception to a rule about words.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Exception {
-    /// A part of the file's path.
-    pub file: String,
-    pub word: String,
-    pub reason: String,
-}
-
-/// Folders outside the crates whose texts are read for words, with what their files end in.
-const FOLDERS: [(&str, &[&str]); 3] =
-    [("docs", &["md"]), ("examples", &["md", "toml"]), ("tests", &["rs"])];
-
-/// A source file, or a text of one of [`FOLDERS`].
-#[derive(Debug, Clone)]
-pub struct Source {
-    /// The crate or the folder that it belongs to.
-    pub krate: String,
-    pub path: String,
-    pub text: String,
-}
-
 const LAYERS: &str =
     "a crate may depend only on lower layers, so that each can be used without the rest";
-
-fn finding(rule: &str, place: String, reason: &str, remedy: String) -> Finding {
-    Finding { rule: rule.to_owned(), place, reason: reason.to_owned(), remedy }
-}
 
 /// Returns the workspace's packages by name, each with its direct dependencies except dev-dependencies.
 fn packages(metadata: &Value) -> BTreeMap<String, Vec<String>> {
@@ -158,7 +115,7 @@ pub fn check(rules: &Rules, metadata: &Value, sources: &[Source]) -> Vec<Finding
     let mut findings = edges(rules, metadata);
     findings.extend(unused(metadata, sources));
     findings.extend(reserved(sources));
-    findings.extend(words(rules, sources));
+    findings.extend(words::check(&rules.words, sources));
     findings
 }
 
@@ -248,10 +205,9 @@ fn reserved(sources: &[Source]) -> Vec<Finding> {
     let mut own: Vec<String> =
         TABLES.iter().map(|(file, _)| format!("{}{file}", tables::FOLDER)).collect();
     own.push(format!("{}{}", tables::FOLDER, tables::RESERVED));
-    let code =
-        sources.iter().filter(|source| FOLDERS.iter().all(|(name, _)| source.krate != *name));
+    let code = sources.iter().filter(|source| source.is_code());
     let users: Vec<&str> =
-        code.filter(|source| !own.contains(&source.path)).map(without_tests).collect();
+        code.filter(|source| !own.contains(&source.path)).map(Source::without_tests).collect();
     let list = text(tables::RESERVED);
     let mut findings = Vec::new();
     for (table, kind) in TABLES {
@@ -284,7 +240,7 @@ fn unused(metadata: &Value, sources: &[Source]) -> Vec<Finding> {
     let mut named: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for source in sources {
         let names = named.entry(&source.krate).or_default();
-        let code = without_tests(source).lines();
+        let code = source.without_tests().lines();
         for line in code.filter(|line| !line.trim_start().starts_with("//")) {
             names.extend(line.split(|c: char| !c.is_alphanumeric() && c != '_'));
         }
@@ -305,92 +261,9 @@ fn unused(metadata: &Value, sources: &[Source]) -> Vec<Finding> {
     findings
 }
 
-fn words(rules: &Rules, sources: &[Source]) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    for rule in &rules.words {
-        let mut used = vec![false; rule.exceptions.len()];
-        for source in sources.iter().filter(|source| rule.forbidden_in.contains(&source.krate)) {
-            for (number, line) in without_tests(source).lines().enumerate() {
-                let is_named = |word: &&String| match rule.whole {
-                    true => tables::names_path(&line.to_lowercase(), word),
-                    false => names(line, word),
-                };
-                for word in rule.words.iter().filter(is_named) {
-                    let exception = rule.exceptions.iter().position(|exception| {
-                        source.path.contains(&exception.file) && exception.word == *word
-                    });
-                    match exception {
-                        Some(at) => used[at] = true,
-                        None => findings.push(finding(
-                            &format!("forbidden word `{word}` ({})", rule.name),
-                            format!("{}:{}", source.path, number + 1),
-                            &rule.reason,
-                            rule.remedy.clone(),
-                        )),
-                    }
-                }
-            }
-        }
-        for (exception, used) in rule.exceptions.iter().zip(used) {
-            if !used || exception.reason.trim().is_empty() {
-                findings.push(finding(
-                    "exception without use or reason",
-                    format!("{} in {}", exception.word, exception.file),
-                    "an exception that matches nothing hides the next one",
-                    "take it out of xtask/boundaries.toml, or give its reason".to_owned(),
-                ));
-            }
-        }
-    }
-    findings
-}
-
-/// Returns the part of a file before its unit tests; empty for a file of tests.
-fn without_tests(source: &Source) -> &str {
-    if source.path.ends_with("/tests.rs") {
-        return "";
-    }
-    source.text.split("#[cfg(test)]\nmod tests").next().unwrap_or(&source.text)
-}
-
-/// Whether a line contains a word. A word with punctuation or an upper-case letter must match exactly; other
-/// words match in any case, also inside an identifier.
-fn names(line: &str, word: &str) -> bool {
-    if word.chars().any(|c| !c.is_alphanumeric() || c.is_uppercase()) {
-        return line.contains(word);
-    }
-    line.to_lowercase().contains(word)
-}
-
 pub fn rules() -> Result<Rules> {
     let path = repository().join("xtask/boundaries.toml");
     toml::from_str(&std::fs::read_to_string(&path)?).context("xtask/boundaries.toml")
-}
-
-/// Reads the sources of the crates, and the texts of [`FOLDERS`].
-pub fn sources() -> Result<Vec<Source>> {
-    let mut sources = Vec::new();
-    let mut add = |owner: &str, path: &Path| -> Result<()> {
-        let text = std::fs::read_to_string(path)?;
-        let path = path.strip_prefix(repository())?.display().to_string();
-        sources.push(Source { krate: owner.to_owned(), path, text });
-        Ok(())
-    };
-    for entry in std::fs::read_dir(repository().join("crates"))? {
-        let folder = entry?.path();
-        let manifest: toml::Table =
-            toml::from_str(&std::fs::read_to_string(folder.join("Cargo.toml"))?)?;
-        let name = manifest["package"]["name"].as_str().context("a package has a name")?.to_owned();
-        for path in rust_files(&folder.join("src"))? {
-            add(&name, &path)?;
-        }
-    }
-    for (folder, extensions) in FOLDERS {
-        for path in files(&repository().join(folder), extensions)? {
-            add(folder, &path)?;
-        }
-    }
-    Ok(sources)
 }
 
 pub fn run() -> Result<()> {
@@ -463,12 +336,6 @@ never = ["tokio"]
 layer = 1
 role = "doors"
 edges = ["base"]
-[[words]]
-name = "providers"
-words = ["gemini"]
-forbidden_in = ["base"]
-reason = "neutral"
-remedy = "move it to adapters"
 "#;
 
     fn metadata(base: &[&str], top: &[&str]) -> Value {
@@ -565,57 +432,6 @@ remedy = "move it to adapters"
         assert_eq!(found("AuditEventKind::Second", "ErrorCode::OneMore"), unused);
         let used = ["reserved code or kind in use: AuditEventKind::Second"];
         assert_eq!(found("AuditEventKind::Second", uses), used);
-    }
-
-    #[test]
-    fn a_provider_named_in_a_neutral_crate_is_found() {
-        let rules = RULES.replace("never = [\"tokio\"]", "");
-        let at = |text: &str| found(&rules, &metadata(&["serde"], &["base"]), text);
-        assert_eq!(
-            kinds(&at("let x = 1;\n// for Gemini\n")),
-            ["forbidden word `gemini` (providers)"]
-        );
-        assert_eq!(at("\n// Gemini")[0].place, "base/src/lib.rs:2");
-        for inside in ["fn to_gemini_schema()", "struct GeminiTool;", "geminiTool"] {
-            assert_eq!(at(inside).len(), 1, "{inside}");
-        }
-        assert!(at("#[cfg(test)]\nmod tests { /* gemini */ }").is_empty());
-    }
-
-    #[test]
-    fn a_whole_word_is_found_and_a_part_of_one_is_not() {
-        let rules = RULES
-            .replace("never = [\"tokio\"]", "")
-            .replace("words = [\"gemini\"]", "words = [\"house\"]\nwhole = true");
-        let at = |text: &str| found(&rules, &metadata(&["serde"], &["base"]), text).len();
-        assert_eq!((at("// A House, and more."), at("// the house")), (1, 1));
-        assert_eq!((at("// a warehouse"), at("fn house_of()")), (0, 0));
-    }
-
-    #[test]
-    fn texts_beside_the_crates_are_read_for_words() {
-        let texts = sources().unwrap();
-        for path in ["docs/map.md", "examples/toolbooth.toml", "tests/src/lib.rs"] {
-            let text = texts.iter().find(|source| source.path == path);
-            assert!(text.is_some_and(|text| path.starts_with(&text.krate)), "{path}");
-        }
-        let rules = RULES.replace("forbidden_in = [\"base\"]", "forbidden_in = [\"docs\"]");
-        let text =
-            Source { krate: "docs".into(), path: "docs/a.md".into(), text: "For Gemini.".into() };
-        assert_eq!(words(&rules_of(&rules), &[text]).len(), 1);
-    }
-
-    #[test]
-    fn an_exception_that_matches_nothing_is_found() {
-        let rules = format!(
-            "{}\n[[words.exceptions]]\nfile = \"lib.rs\"\nword = \"gemini\"\nreason = \"r\"\n",
-            RULES.replace("never = [\"tokio\"]", "")
-        );
-        assert!(found(&rules, &metadata(&["serde"], &["base"]), "// gemini").is_empty());
-        assert_eq!(
-            kinds(&found(&rules, &metadata(&["serde"], &["base"]), "")),
-            ["exception without use or reason"]
-        );
     }
 
     #[test]

@@ -18,3 +18,8 @@ impl fmt::Display for Finding {
         write!(f, "  instead: {}", self.remedy)
     }
 }
+
+/// Returns a finding.
+pub fn finding(rule: &str, place: String, reason: &str, remedy: String) -> Finding {
+    Finding { rule: rule.to_owned(), place, reason: reason.to_owned(), remedy }
+}

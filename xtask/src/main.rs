@@ -13,11 +13,13 @@ mod packages;
 mod run;
 mod setup;
 mod smoke;
+mod source_texts;
 mod sources;
 mod steps;
 mod supervise;
 mod tables;
 mod testing;
+mod words;
 
 use std::process::ExitCode;
 

@@ -354,7 +354,7 @@ mod tests {
         let line = |level| LogLine { level, logger: None, data: Value::Null };
         let (tool, counterpart) = Conversation::pair(false);
         tool.log(line(LogLevel::Emergency));
-        assert!(counterpart.log.is_empty(), "nobody asked for log lines");
+        assert!(counterpart.log.is_empty(), "log lines were not requested");
         let tool = tool.with_log_level(Some(LogLevel::Warning));
         tool.log(line(LogLevel::Info));
         tool.log(line(LogLevel::Error));

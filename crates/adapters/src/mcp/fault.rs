@@ -196,10 +196,10 @@ mod tests {
 
     #[test]
     fn a_refusal_reaches_the_agent_screened() {
-        let error = refused(-32_000, "no \x1b[31mroom\x1b[0m\n for hunter2\u{7}", true);
+        let error = refused(-32_000, "no \x1b[31mspace\x1b[0m\n for hunter2\u{7}", true);
         assert_eq!(
             error.safe.as_deref(),
-            Some("the tool's server refused the call (-32000): no room for <secret>")
+            Some("the tool's server refused the call (-32000): no space for <secret>")
         );
         assert_eq!(error.effect, Effect::Unknown);
         let error = refused(-32_000, "hun\u{7}ter2 and \x1b[1mhunt\x1b[0mer2", true);

@@ -89,7 +89,7 @@ fn names_of_members_are_concealed_in_their_order() {
 #[cfg(feature = "keyring")]
 #[test]
 fn what_the_key_ring_does_not_have_is_told() {
-    let error = at("keyring:toolbooth-no-such-service/nobody").unwrap_err();
+    let error = at("keyring:toolbooth-no-such-service/no-such-user").unwrap_err();
     assert!(error.starts_with("the secret `keyring:toolbooth-no-such"), "{error}");
 }
 

@@ -158,7 +158,7 @@ mod tests {
         // The channel is full: the answer waits.
         tokio::select! {
             biased;
-            () = &mut sending => panic!("nobody has taken the notification"),
+            () = &mut sending => panic!("no task has taken the notification"),
             () = std::future::ready(()) => (),
         }
         assert!(table.begin(&id).is_ok());
