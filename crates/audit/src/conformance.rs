@@ -309,10 +309,15 @@ pub async fn queued_calls_are_taken_once<L: CallQueue + Ledger>(queue: &L) {
     };
     assert_eq!(take(&[]).await, None);
     for id in ["a", "b"] {
-        let new = queue.enqueue(call(id, "{}"), 2).await.expect("answers");
+        let new = queue.enqueue(call(id, "{}"), 4).await.expect("answers");
         assert_eq!(new, Enqueued::New);
     }
-    assert_eq!(queue.enqueue(call("c", "{}"), 2).await.expect("answers"), Enqueued::Full);
+    let full = queue.enqueue(call("c", "{}"), 4).await.expect("answers");
+    assert_eq!(full, Enqueued::Full, "half of the places are for others");
+    let mut others = call("o", "{}");
+    others.caller = "another".to_owned();
+    assert_eq!(queue.enqueue(others.clone(), 2).await.expect("answers"), Enqueued::Full);
+    assert_eq!(queue.enqueue(others, 4).await.expect("answers"), Enqueued::New);
     let known = queue.enqueue(call("a", "{}"), 2).await.expect("answers");
     assert!(matches!(known, Enqueued::Known(_)), "got {known:?}");
     let other = queue.enqueue(call("a", "{\"x\":1}"), 2).await.expect("answers");
@@ -341,6 +346,9 @@ pub async fn queued_calls_are_taken_once<L: CallQueue + Ledger>(queue: &L) {
     assert!(queue.queued("local", "a").await.expect("answers").is_none(), "it is gone");
     let next = take(&[]).await.expect("waits");
     assert_eq!((next.call_id.as_str(), next.deliveries), ("b", 1));
+    let others = take(&["b"]).await.expect("another caller's call waits");
+    assert_eq!((others.caller.as_str(), others.call_id.as_str()), ("another", "o"));
+    queue.finish("another", "o", "{}".to_owned(), moment(4)).await.expect("finishes");
     assert_eq!(take(&["b"]).await, None);
     let again = take(&[]).await.expect("it is free");
     assert_eq!((again.call_id.as_str(), again.deliveries), ("b", 2));

@@ -245,7 +245,7 @@ pub enum Enqueued {
     Known(Box<QueuedCall>),
     /// The caller has a different call with this id.
     Conflict,
-    /// Too many calls wait.
+    /// Too many calls wait, or too many of this caller.
     Full,
 }
 
@@ -263,7 +263,7 @@ pub enum Heartbeat {
 /// The queue of asynchronous calls, in order of arrival. Each method is one durable step.
 #[async_trait]
 pub trait CallQueue: Send + Sync {
-    /// Enqueues a call if fewer than `waiting_max` calls wait.
+    /// Enqueues a call if fewer than `waiting_max` calls wait, and fewer than half as many of this caller.
     ///
     /// # Errors
     /// [`LedgerError::Unavailable`]; the same for all methods.

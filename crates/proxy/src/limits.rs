@@ -38,7 +38,7 @@ pub struct Limits {
     /// How long a call waits for its approval before it is refused; zero = not at all. At most
     /// `in_flight_max` calls wait at once, and as many asynchronous ones.
     pub approval_wait: Duration,
-    /// Asynchronous calls that can wait; further ones are refused as `overloaded`.
+    /// Asynchronous calls that can wait, half as many of one caller; further ones are refused as `overloaded`.
     pub queued_max: usize,
     /// Steps of a plan.
     pub plan_steps_max: usize,

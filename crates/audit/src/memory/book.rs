@@ -202,7 +202,11 @@ impl MemoryState {
             set.load_orders(&self.raw_orders().collect::<Vec<_>>());
         }
         if needs.waiting {
-            set.load_waiting(self.in_state(QueueState::Queued).count() as u64);
+            let mut waiting: BTreeMap<String, u64> = BTreeMap::new();
+            for (_, call) in self.in_state(QueueState::Queued) {
+                *waiting.entry(call.caller.clone()).or_default() += 1;
+            }
+            set.load_waiting(waiting);
         }
         if needs.digest_keys {
             // The store lives in this process, and has the keys of its only writer.

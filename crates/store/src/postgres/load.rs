@@ -259,8 +259,9 @@ impl Session {
             let call = call.map(own);
             set.load_call(name, call);
         }
-        if let Some(row) = rows(waiting).first() {
-            set.load_waiting(row.get::<_, i64>(0).unsigned_abs());
+        if needs.waiting {
+            let of_caller = |row: &Row| (row.get(0), row.get::<_, i64>(1).unsigned_abs());
+            set.load_waiting(rows(waiting).iter().map(of_caller));
         }
         if with_key_ids {
             set.load_key_ids(&rows(key_ids).iter().map(|row| row.get(0)).collect::<Vec<_>>());

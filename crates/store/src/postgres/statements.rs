@@ -189,7 +189,7 @@ statements! {
              ON n.own = q.caller AND n.id = q.call_id
          ORDER BY q.place FOR UPDATE OF q");
     key_ids = "SELECT key_id FROM digest_keys";
-    waiting = "SELECT count(*) FROM queue WHERE state = 'queued'";
+    waiting = "SELECT caller, count(*) FROM queue WHERE state = 'queued' GROUP BY caller";
     lost_claims = format!(
         "SELECT {RECEIPT}, true FROM receipts r LEFT JOIN writers w ON w.writer = r.writer
          WHERE r.state IN ('in_flight', 'awaiting_input') AND r.writer <> $1 AND {}

@@ -74,9 +74,9 @@ impl Transaction<'_> {
             set.load_orders(&orders(self.connection, None, -1).map_err(failed)?);
         }
         if needs.waiting {
-            let sql = "SELECT count(*) FROM queue WHERE state = 'queued'";
-            let waiting: i64 = self.one(sql, [], |row| row.get(0))?.unwrap_or_default();
-            set.load_waiting(waiting.unsigned_abs());
+            let sql = "SELECT caller, count(*) FROM queue WHERE state = 'queued' GROUP BY caller";
+            let read = |row: &Row<'_>| Ok((row.get(0)?, row.get::<_, i64>(1)?.unsigned_abs()));
+            set.load_waiting(self.all(sql, [], read)?);
         }
         if needs.digest_keys {
             set.load_key_ids(&self.all("SELECT key_id FROM digest_keys", [], |row| row.get(0))?);

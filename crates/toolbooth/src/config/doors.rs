@@ -41,7 +41,7 @@ pub(crate) struct Proxy {
     pub(crate) progress_cap_ms: Option<u64>,
     /// How long a tool waits for input, in milliseconds.
     pub(crate) input_patience_ms: Option<u64>,
-    /// The maximum number of waiting asynchronous calls.
+    /// The maximum number of waiting asynchronous calls. One caller can have half as many.
     pub(crate) queued_max: Option<usize>,
     /// Concurrent asynchronous calls of `serve`; 0 leaves them to `toolbooth worker`.
     pub(crate) workers: Option<usize>,

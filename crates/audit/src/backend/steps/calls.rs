@@ -21,7 +21,7 @@ fn happens(call: &QueuedCall, event: CallEvent<'_>) -> Changes {
     queue::step(call, event).map(changed).unwrap_or_default()
 }
 
-/// Enqueues a call if fewer than `waiting_max` calls wait.
+/// Enqueues a call if fewer than `waiting_max` calls wait, and fewer than half as many of this caller.
 #[derive(Debug)]
 pub struct Enqueue {
     /// The call.
@@ -55,7 +55,12 @@ impl Step for Enqueue {
             return Ok((enqueued, Changes::default()));
         }
         set.disk_space().check()?;
-        if usize::try_from(set.waiting()?).is_ok_and(|waiting| waiting >= *waiting_max) {
+        let waiting = set.waiting()?;
+        let of_caller = waiting.get(&call.caller).copied().unwrap_or_default();
+        let is_full = |waiting: u64, most: usize| usize::try_from(waiting).is_ok_and(|n| n >= most);
+        if is_full(waiting.values().sum(), *waiting_max)
+            || is_full(of_caller, waiting_max.div_ceil(2))
+        {
             return Ok((Enqueued::Full, Changes::default()));
         }
         let mut call = call.clone();

@@ -191,7 +191,8 @@ impl WorkingSet {
             let before = self.calls.insert(name.clone(), Some(call.clone())).flatten();
             let waited = before.is_some_and(|before| before.state == QueueState::Queued);
             if let Some(waiting) = &mut self.waiting {
-                *waiting = (*waiting + waits).saturating_sub(u64::from(waited));
+                let of_caller = waiting.entry(call.caller.clone()).or_default();
+                *of_caller = (*of_caller + waits).saturating_sub(u64::from(waited));
             }
             batch.calls.insert(name, call);
         }

@@ -48,7 +48,7 @@ pub struct Needs {
     pub calls: BTreeSet<CallName>,
     /// Whether all orders of operators are needed.
     pub orders: bool,
-    /// Whether the number of waiting asynchronous calls is needed.
+    /// Whether the number of waiting asynchronous calls of each caller is needed.
     pub waiting: bool,
     /// Whether the ids of the store's digest keys are needed. They are read after all records that are found by a
     /// digest.

@@ -61,7 +61,7 @@ pub struct WorkingSet {
     pub(super) calls: HashMap<CallName, Option<QueuedCall>>,
     /// All orders; `None` in the place of one that no event accounts for.
     pub(super) orders: Option<BTreeMap<OrderName, Option<Order>>>,
-    pub(super) waiting: Option<u64>,
+    pub(super) waiting: Option<BTreeMap<String, u64>>,
     /// Whether the ids of the store's digest keys were loaded.
     has_key_ids: bool,
     /// The results of the batch's store query.
@@ -290,12 +290,12 @@ impl WorkingSet {
         Ok(orders.keys().filter(|name| name.kind == kind).count())
     }
 
-    /// Returns the number of waiting asynchronous calls.
+    /// Returns the number of waiting asynchronous calls of each caller.
     ///
     /// # Errors
     /// As [`WorkingSet::held`].
-    pub fn waiting(&self) -> Result<u64, LedgerError> {
-        self.waiting.ok_or_else(|| unread("how many calls wait"))
+    pub fn waiting(&self) -> Result<&BTreeMap<String, u64>, LedgerError> {
+        self.waiting.as_ref().ok_or_else(|| unread("how many calls wait"))
     }
 
     /// Returns a channel that closes when a claim of this process is settled; `None` for claims of
@@ -406,9 +406,9 @@ impl WorkingSet {
         self.orders = Some(orders.iter().map(order).collect());
     }
 
-    /// Loads the number of waiting calls from the store.
-    pub fn load_waiting(&mut self, waiting: u64) {
-        self.waiting = Some(waiting);
+    /// Loads the number of waiting calls of each caller from the store.
+    pub fn load_waiting(&mut self, waiting: impl IntoIterator<Item = (String, u64)>) {
+        self.waiting = Some(waiting.into_iter().collect());
     }
 
     /// Loads the ids of the store's digest keys.
