@@ -22,6 +22,22 @@ fn home() -> Place {
 }
 
 #[test]
+fn the_gateway_itself_is_left_out() {
+    let place = home();
+    place.write("toolbooth.toml", "[http]\nlisten = \"127.0.0.1:7800\"\n");
+    place.write(
+        ".mcp.json",
+        r#"{"mcpServers": {
+            "door": {"type": "http", "url": "http://127.0.0.1:7800/mcp"},
+            "set": {"type": "http", "url": "http://localhost:7800/mcp/desk"},
+            "child": {"command": "/opt/toolbooth", "args": ["--config", "x.toml", "stdio"]},
+            "other": {"type": "http", "url": "http://127.0.0.1:7717/mcp"}}}"#,
+    );
+    let (done, exit) = place.json(&["import", "claude", "--no-try"]);
+    assert_eq!((exit, &done["added"]), (0, &json!(["servers.other"])), "{done}");
+}
+
+#[test]
 fn each_client_is_understood() {
     let place = home();
     let here = place.path().canonicalize().unwrap().display().to_string();

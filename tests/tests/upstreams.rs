@@ -269,3 +269,23 @@ fn what_is_missing_is_said_before_and_at_the_call() {
         "agents are not shown what cannot run"
     );
 }
+
+#[test]
+fn a_gateway_does_not_stand_behind_itself() {
+    let port = toolbooth_tests::ports::free();
+    let place = Place::new();
+    place.write(
+        "toolbooth.toml",
+        &format!(
+            "[discovery]\nnew_tools = \"allow\"\n[servers.address]\nurl = \"http://127.0.0.1:{port}/mcp\"\n[servers.name]\nurl = \"http://localhost:{port}/mcp\"\n"
+        ),
+    );
+    let gateway = place.serve_at(&format!("127.0.0.1:{port}"), &[]);
+    let (_, found) = gateway.operator_post("/v1/discover", "");
+    let sources = found["sources"].as_array().unwrap();
+    assert_eq!(sources.len(), 2, "{found}");
+    for source in sources {
+        let reason = source["unhealthy"].as_str().unwrap_or_default();
+        assert!(reason.contains("is the gateway itself") && source["tools"] == 0, "{found}");
+    }
+}

@@ -129,6 +129,8 @@ pub(crate) enum ConnectError {
     Setting(#[from] SecretError),
     #[error("{0}")]
     HeaderName(#[source] http::header::InvalidHeaderName),
+    #[error("`{0}` is the gateway itself; take the server out of the configuration")]
+    Door(std::net::SocketAddr),
     #[error("header `{0}` is the protocol's own")]
     ReservedHeader(http::HeaderName),
     #[error("the value of header `{0}` is not valid")]

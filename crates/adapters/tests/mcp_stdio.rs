@@ -420,6 +420,19 @@ async fn subscriptions_outlive_a_connection() {
     }
 }
 
+/// A server that does not accept a subscription after its restart is asked again.
+async fn a_subscription_that_is_refused_after_a_restart_is_asked_again() {
+    let scripted = Scripted::new("legacy", "refuses");
+    let notices = scripted.server.notices();
+    let uri = || "r:1".to_owned();
+    scripted.ask(Ask::Subscribe { uri: uri() }).await.unwrap();
+    scripted.call("die", json!({})).await.unwrap_err();
+    let updated = Notice::ResourceUpdated { uri: uri(), caller: None };
+    assert_eq!(soon("a notice", notices.recv()).await.unwrap(), updated);
+    assert_eq!(scripted.sent("resources/subscribe").len(), 3, "accepted, refused, accepted");
+    scripted.server.close().await;
+}
+
 /// Returns the tests of this module.
 pub(crate) fn trials() -> Vec<libtest_mimic::Trial> {
     trials!["mcp_stdio";
@@ -438,5 +451,6 @@ pub(crate) fn trials() -> Vec<libtest_mimic::Trial> {
         a_caller_of_its_own_hears_its_own_notices,
         what_is_no_call_is_asked,
         subscriptions_outlive_a_connection,
+        a_subscription_that_is_refused_after_a_restart_is_asked_again,
     ]
 }

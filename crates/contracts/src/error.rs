@@ -52,6 +52,9 @@ pub enum UpstreamError {
     /// The server cannot be reached.
     #[error("the server cannot be reached: {0}")]
     Unreachable(String),
+    /// A setting is missing, such as the caller's own credentials; the sentence is for the caller.
+    #[error("{0}")]
+    NotConfigured(String),
     /// The server refused, with its own code.
     #[error("the server refused with code {code}: {message}")]
     Refused {

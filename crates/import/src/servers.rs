@@ -3,12 +3,14 @@
 //! Doc: importing.md#clients
 
 use std::convert::Infallible;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use jsonc_parser::ParseOptions;
 use serde_json::{Map, Value};
 use toolbooth_adapters::secrets::with_placeholders;
 use toolbooth_contracts::secret::SecretShapes;
+use url::{Host, Url};
 
 use crate::client::Client;
 use crate::error::ImportError;
@@ -28,7 +30,7 @@ pub struct Imported {
 }
 
 /// Reads the text of a client's configuration. `path` is its location, to which relative paths in it
-/// are relative. `shapes` recognises secrets.
+/// are relative. `shapes` recognises secrets. A server at `door`, where the gateway listens, is the gateway itself.
 ///
 /// # Errors
 /// [`ImportError::NoToml`], [`ImportError::NoJson`].
@@ -37,11 +39,12 @@ pub fn read(
     path: &Path,
     text: &str,
     shapes: &SecretShapes,
+    door: Option<SocketAddr>,
 ) -> Result<Imported, ImportError> {
     let document = document(client, text)?;
     let whole = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let mut reading =
-        Reading { client, base: base(client, &whole), shapes, imported: Imported::default() };
+        Reading { client, base: base(client, &whole), shapes, door, imported: Imported::default() };
     let mut servers: Vec<&Map<String, Value>> = Vec::new();
     servers.extend(document.get(client.member()).and_then(Value::as_object));
     if client == Client::Claude {
@@ -55,7 +58,7 @@ pub fn read(
     }
     let mut ids = ServerIds::default();
     for (name, server) in servers.into_iter().flatten() {
-        let is_ours = server.as_object().is_some_and(is_this_gateway);
+        let is_ours = server.as_object().is_some_and(|server| is_this_gateway(server, door));
         if !is_ours && !reading.imported.servers.contains(name) {
             reading.imported.servers.push(name.clone());
         }
@@ -116,6 +119,7 @@ struct Reading<'s> {
     client: Client,
     base: Option<PathBuf>,
     shapes: &'s SecretShapes,
+    door: Option<SocketAddr>,
     imported: Imported,
 }
 
@@ -136,14 +140,37 @@ fn scalar(value: &Value) -> Option<String> {
     }
 }
 
-/// Whether a server is this gateway, as `--install` writes it. A gateway behind itself would start
-/// itself without end.
-fn is_this_gateway(members: &Map<String, Value>) -> bool {
+/// Whether a server is this gateway: as `--install` writes it, or the `door` at which it listens. A gateway behind
+/// itself would start itself without end, and its calls would be those of the caller `local`.
+fn is_this_gateway(members: &Map<String, Value>, door: Option<SocketAddr>) -> bool {
+    let urls =
+        ["url", "httpUrl", "serverUrl"].into_iter().filter_map(|name| members.get(name)?.as_str());
+    if urls.filter_map(|url| url.parse().ok()).any(|url| is_door(&url, door)) {
+        return true;
+    }
     let command = members.get("command").and_then(Value::as_str).unwrap_or_default();
-    let first = members.get("args").map(strings).unwrap_or_default();
+    let words = members.get("args").map(strings).unwrap_or_default();
     let named = Path::new(command).file_name().is_some_and(|name| name == "toolbooth");
     let this = std::env::current_exe().is_ok_and(|this| this == Path::new(command));
-    (named || this) && first.first().is_some_and(|word| word == "stdio")
+    (named || this) && words.iter().any(|word| word == "stdio")
+}
+
+/// Whether a URL leads to the MCP door of this machine at that port.
+fn is_door(url: &Url, door: Option<SocketAddr>) -> bool {
+    let is_here = match url.host() {
+        Some(Host::Domain(name)) => name == "localhost" || name.ends_with(".localhost"),
+        Some(Host::Ipv4(address)) => is_own(address.into(), door),
+        Some(Host::Ipv6(address)) => is_own(address.into(), door),
+        None => false,
+    };
+    is_here && door.is_some_and(|door| url.port_or_known_default() == Some(door.port()))
+}
+
+fn is_own(address: IpAddr, door: Option<SocketAddr>) -> bool {
+    let address = address.to_canonical();
+    address.is_loopback()
+        || address.is_unspecified()
+        || door.is_some_and(|door| door.ip() == address)
 }
 
 fn millis(seconds: &Value) -> Option<i64> {
@@ -204,7 +231,7 @@ impl Reading<'_> {
 
     /// Reads a server. Returns whether it is imported.
     fn server(&mut self, name: &str, members: &Map<String, Value>) -> bool {
-        if is_this_gateway(members) {
+        if is_this_gateway(members, self.door) {
             self.notice(format!("`{name}` is Toolbooth itself and was left out"));
             return false;
         }

@@ -236,16 +236,11 @@ impl Calls {
         }
     }
 
-    /// Forwards a log line to the request `own` if it arrived in its response, else to the one in
-    /// flight.
-    pub(super) fn log(&self, params: Option<&RawValue>, own: Option<u64>) {
+    /// Forwards a log line to a request.
+    pub(super) fn log(&self, params: Option<&RawValue>, id: u64) {
         let Some(params) = params.filter(|raw| raw.get().len() <= LOG_BYTES_MAX) else { return };
         let Ok(mut told) = serde_json::from_str::<LogParams>(params.get()) else { return };
         let Some(level) = LogLevel::parse(&told.level) else { return };
-        let Some(id) = own.or_else(|| self.sole()) else {
-            tracing::debug!(level = level.as_str(), "a log line that belongs to no request");
-            return;
-        };
         self.secrets.conceal(&mut told.data);
         let logger = told.logger.map(|name| self.secrets.conceal_text(&name));
         let state = self.lock();
@@ -318,7 +313,7 @@ mod tests {
         let told = hears.progress.try_recv().unwrap().message.unwrap();
         assert!(told.ends_with("x${TO") && told.len() <= PROGRESS_BYTES_MAX, "{told}");
         let line = json!({ "level": "info", "logger": "of hunter2", "data": { "hunter2": 1 } });
-        calls.log(Some(&raw(&line.to_string())), None);
+        calls.log(Some(&raw(&line.to_string())), ticket.id);
         let told = hears.log.try_recv().unwrap();
         assert_eq!(told.logger.as_deref(), Some("of ${TOOLBOOTH_NO_TOKEN}"));
         assert_eq!(told.data, json!({ "${TOOLBOOTH_NO_TOKEN}": 1 }));
@@ -331,11 +326,11 @@ mod tests {
         let ((one, hears_one), (two, hears_two)) = (pair(), pair());
         let (first, _) = calls.open(Purpose::Caller(one.with_log_level(Some(LogLevel::Info))));
         let line = raw(r#"{"level":"info","data":"x"}"#);
-        calls.log(Some(&line), None);
-        assert_eq!(hears_one.log.len(), 1, "the only one in flight");
+        assert_eq!(calls.sole(), Some(first.id), "the only one in flight");
+        calls.log(Some(&line), first.id);
         let (second, _) = calls.open(Purpose::Caller(two.with_log_level(Some(LogLevel::Info))));
-        calls.log(Some(&line), None);
-        calls.log(Some(&line), Some(second.id));
+        assert_eq!(calls.sole(), None);
+        calls.log(Some(&line), second.id);
         assert_eq!((hears_one.log.len(), hears_two.log.len()), (1, 1));
         let progress = |id: u64| raw(&format!(r#"{{"progressToken":{id},"progress":1.5}}"#));
         calls.progress(Some(&progress(second.id)));

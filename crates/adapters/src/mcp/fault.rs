@@ -65,6 +65,12 @@ pub(super) struct Failure {
 }
 
 impl Failure {
+    /// Whether the server serves no request of this connection any more: it does not know the session, or it does
+    /// not accept the credentials, which may have been replaced meanwhile.
+    pub(super) fn needs_new_session(&self) -> bool {
+        matches!(self.fault, Fault::SessionEnded | Fault::Status(401, _))
+    }
+
     /// Whether the failure shows that the server is not of the era of the request, for example
     /// because another server replaced it.
     pub(super) fn is_of_other_era(&self, era: Era) -> bool {

@@ -20,8 +20,11 @@ use toolbooth_mcp::header;
 use super::envelope::{self, MESSAGE_BYTES_MAX};
 use super::fault::{Answered, Fault, names_session};
 use super::message::{Message, Reply};
-use super::notifications::Incoming;
+use super::notifications::{Incoming, Origin};
+use super::resolver::Resolver;
 use super::sse::{Broken, Event, Events};
+use crate::error::ConnectError;
+use crate::own_doors::OwnDoors;
 use crate::tracked_body;
 
 /// Maximum concurrent requests of one connection; further ones wait within their own timeout.
@@ -150,16 +153,23 @@ fn take_credentials(url: &mut reqwest::Url) -> Option<HeaderValue> {
 }
 
 impl Http {
-    pub(super) fn new(url: String, mut headers: HeaderMap) -> Result<Self, reqwest::Error> {
+    pub(super) fn new(
+        url: String,
+        mut headers: HeaderMap,
+        doors: &OwnDoors,
+    ) -> Result<Self, ConnectError> {
+        let mut parsed: Option<reqwest::Url> = url.parse().ok();
+        let resolver = Resolver::of(parsed.as_ref(), doors)?;
         let client = crate::tls::client()
+            .dns_resolver(resolver)
             // The size limit applies to the bytes read, and compressed responses would evade it.
             .no_gzip()
             .no_deflate()
             .redirect(reqwest::redirect::Policy::none())
             .tcp_nodelay(true)
-            .build()?;
+            .build()
+            .map_err(ConnectError::Client)?;
         let (posts, replies) = (Semaphore::new(POSTS_MAX), Semaphore::new(REPLIES_MAX));
-        let mut parsed: Option<reqwest::Url> = url.parse().ok();
         if let Some(credentials) = parsed.as_mut().and_then(take_credentials) {
             headers.entry(AUTHORIZATION).or_insert(credentials);
         }
@@ -316,7 +326,7 @@ impl Http {
             }
             Message::Noise => Some(Err(Fault::Unreadable("it is no message".to_owned()))),
             other => {
-                if let Some(reply) = incoming.take(other, Some(id)) {
+                if let Some(reply) = incoming.take(other, Origin::Request(id)) {
                     self.reply(speech, reply).await;
                 }
                 None
@@ -443,7 +453,7 @@ impl Http {
                                     incoming.calls.answer(id, Err(Fault::Unreadable(reason)));
                                 }
                                 other => {
-                                    if let Some(reply) = incoming.take(other, None) {
+                                    if let Some(reply) = incoming.take(other, Origin::Stream) {
                                         self.reply(speech, reply).await;
                                     }
                                 }
@@ -505,7 +515,8 @@ mod tests {
     fn credentials_of_a_url_become_a_header() {
         let sent = |url: &str, own: Option<&'static str>| {
             let own = own.map(|own| (AUTHORIZATION, HeaderValue::from_static(own)));
-            let http = Http::new(url.to_owned(), own.into_iter().collect()).unwrap();
+            let http =
+                Http::new(url.to_owned(), own.into_iter().collect(), &OwnDoors::default()).unwrap();
             let speech = SessionHeaders::new("2025-11-25", None);
             let posted = http.marked_post(&speech, HeaderMap::new()).build().unwrap();
             let opened = http.marked(http::Method::GET, &speech).build().unwrap();

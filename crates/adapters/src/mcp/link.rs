@@ -111,7 +111,7 @@ impl Link {
         let (changes, notices) = (Changes::new(), Notices::new());
         Self {
             opener,
-            notifications: Notifications { changes, notices, caller: None },
+            notifications: Notifications { changes, notices, caller: None, users: Arc::default() },
             subscriptions: Arc::default(),
             state: tokio::sync::Mutex::default(),
             watching: Mutex::default(),
@@ -134,6 +134,11 @@ impl Link {
     /// Returns `text` with the server's secrets concealed.
     pub(super) fn conceal(&self, text: &str) -> String {
         self.opener.conceal(text)
+    }
+
+    /// Notes that a caller uses the link.
+    pub(super) fn used_by(&self, caller: &str) {
+        self.notifications.users.add(caller);
     }
 
     pub(super) fn notifications(&self) -> &Notifications {
@@ -300,9 +305,10 @@ impl Link {
                 continue;
             }
             if let Err(failure) = &result
-                && failure.is_of_other_era(connection.channel.greeting.era)
+                && (failure.needs_new_session()
+                    || failure.is_of_other_era(connection.channel.greeting.era))
             {
-                // This request has its response; the next one repeats the handshake.
+                // This request has its response; the next one repeats the handshake, with the present credentials.
                 self.forget(&connection).await;
             }
             if let Err(Failure {
@@ -442,6 +448,14 @@ impl Link {
                 }
             }
         }));
+    }
+
+    /// Closes the link once no request holds it.
+    pub(super) async fn close_when_idle(self: Arc<Self>) {
+        while Arc::strong_count(&self) > 1 {
+            tokio::time::sleep(WATCH_INTERVAL).await;
+        }
+        self.close().await;
     }
 
     pub(super) async fn close(&self) {

@@ -22,6 +22,7 @@ mod message;
 mod notifications;
 mod opener;
 mod request;
+mod resolver;
 mod results;
 mod scan;
 mod screening;
@@ -121,10 +122,12 @@ impl McpServer {
 
     /// Returns the link that serves a caller.
     async fn link_of(&self, caller: &Caller) -> Result<Arc<Link>, ExecutionError> {
-        match &self.callers {
-            Some(callers) => callers.of(caller, &self.link).await,
-            None => Ok(Arc::clone(&self.link)),
-        }
+        let link = match &self.callers {
+            Some(callers) => callers.of(caller, &self.link).await?,
+            None => Arc::clone(&self.link),
+        };
+        link.used_by(caller.name());
+        Ok(link)
     }
 }
 
@@ -285,10 +288,10 @@ impl Upstream for McpServer {
         caller: &Caller,
         conversation: Conversation,
     ) -> Result<Value, UpstreamError> {
-        let link = self
-            .link_of(caller)
-            .await
-            .map_err(|error| UpstreamError::Unreachable(error.safe.unwrap_or(error.internal)))?;
+        let link = self.link_of(caller).await.map_err(|error| match error.code {
+            ErrorCode::NotConfigured => UpstreamError::NotConfigured(error.internal),
+            _ => UpstreamError::Unreachable(error.internal),
+        })?;
         let timeout = link.settings().startup_timeout.max(REQUEST_TIMEOUT_MIN);
         let asked = match ask {
             Ask::Subscribe { uri } => link.subscribe(&uri, timeout, &conversation).await,

@@ -6,7 +6,8 @@
 //! Path: 3, 7. Doc: execution.md#mcp-servers
 
 use std::collections::{HashSet, VecDeque};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use serde_json::Value;
@@ -152,6 +153,36 @@ impl Notices {
     }
 }
 
+/// Where a message of a server arrived.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Origin {
+    /// In the stream of the response to this request.
+    Request(u64),
+    /// In a stream that belongs to no request.
+    Stream,
+    /// From a child process.
+    Child,
+}
+
+/// The callers that have used a link.
+#[derive(Debug, Default)]
+pub(super) struct Users {
+    first: OnceLock<String>,
+    are_several: AtomicBool,
+}
+
+impl Users {
+    pub(super) fn add(&self, caller: &str) {
+        if self.first.get_or_init(|| caller.to_owned()) != caller {
+            self.are_several.store(true, Ordering::Relaxed);
+        }
+    }
+
+    fn are_several(&self) -> bool {
+        self.are_several.load(Ordering::Relaxed)
+    }
+}
+
 /// The destinations of server messages that are not responses.
 #[derive(Debug, Clone)]
 pub(super) struct Incoming {
@@ -160,15 +191,14 @@ pub(super) struct Incoming {
 }
 
 impl Incoming {
-    /// Dispatches a message; `own` is the request of the response stream on which it arrived.
-    /// Returns the reply to a request of the server.
-    pub(super) fn take(&self, message: Message, own: Option<u64>) -> Option<Vec<u8>> {
+    /// Dispatches a message. Returns the reply to a request of the server.
+    pub(super) fn take(&self, message: Message, origin: Origin) -> Option<Vec<u8>> {
         match message {
             Message::Notification { method, params } => {
                 let params = params.as_deref();
                 match method.as_str() {
                     "notifications/progress" => self.calls.progress(params),
-                    "notifications/message" => self.calls.log(params, own),
+                    "notifications/message" => self.log(params, origin),
                     "notifications/subscriptions/acknowledged" => self.calls.acknowledge(params),
                     method => self.notifications.hear(method, params),
                 }
@@ -176,6 +206,20 @@ impl Incoming {
             }
             Message::Request { id, method } => Some(envelope::reply(&id, &method)),
             Message::Answer { .. } | Message::Unreadable { .. } | Message::Noise => None,
+        }
+    }
+
+    /// Forwards a log line to its request. A line of a child has no sign of it: it goes to the one in flight, unless
+    /// it may be a late one of another caller.
+    fn log(&self, params: Option<&RawValue>, origin: Origin) {
+        let request = match origin {
+            Origin::Request(id) => Some(id),
+            Origin::Child if !self.notifications.users.are_several() => self.calls.sole(),
+            Origin::Child | Origin::Stream => None,
+        };
+        match request {
+            Some(id) => self.calls.log(params, id),
+            None => tracing::debug!("a log line that belongs to no request"),
         }
     }
 }
@@ -187,6 +231,7 @@ pub(super) struct Notifications {
     pub(super) notices: Arc<Notices>,
     /// The caller of the link; `None` = all callers share it.
     pub(super) caller: Option<String>,
+    pub(super) users: Arc<Users>,
 }
 
 impl Notifications {
@@ -217,7 +262,12 @@ impl Notifications {
 
 #[cfg(test)]
 mod tests {
+    use toolbooth_contracts::Conversation;
+    use toolbooth_contracts::conversation::LogLevel;
+
+    use super::super::calls::Purpose;
     use super::*;
+    use crate::secrets::KnownSecrets;
 
     #[tokio::test]
     async fn a_flood_of_changes_is_told_at_a_pace() {
@@ -247,5 +297,34 @@ mod tests {
         }
         assert_eq!(uris, ["a:0", "a:1"]);
         assert!(told.try_recv().is_err());
+    }
+
+    #[test]
+    fn a_late_log_line_of_one_caller_reaches_no_other() {
+        let notifications = Notifications {
+            changes: Changes::new(),
+            notices: Notices::new(),
+            caller: None,
+            users: Arc::default(),
+        };
+        let incoming = Incoming { calls: Calls::new(KnownSecrets::default()), notifications };
+        let line = || {
+            let params = RawValue::from_string(r#"{"level":"info","data":"x"}"#.to_owned());
+            let method = "notifications/message".to_owned();
+            Message::Notification { method, params: params.ok() }
+        };
+        let (conversation, hears) = Conversation::pair(false);
+        let conversation = conversation.with_log_level(Some(LogLevel::Info));
+        let users = &incoming.notifications.users;
+        users.add("key:alice");
+        let (ticket, _patience) = incoming.calls.open(Purpose::Caller(conversation));
+        incoming.take(line(), Origin::Child);
+        assert_eq!(hears.log.len(), 1, "the link has one caller, with one request in flight");
+        incoming.take(line(), Origin::Stream);
+        users.add("key:bob");
+        incoming.take(line(), Origin::Child);
+        assert_eq!(hears.log.len(), 1, "it may be a late line of the other caller");
+        incoming.take(line(), Origin::Request(ticket.id));
+        assert_eq!(hears.log.len(), 2, "in the stream of its own request");
     }
 }

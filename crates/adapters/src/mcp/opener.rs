@@ -154,7 +154,7 @@ impl Opener {
                     map.insert(name, value);
                 }
                 let url = url.expose()?;
-                let http = Http::new(url, map).map_err(ConnectError::Client)?;
+                let http = Http::new(url, map, self.launcher.doors())?;
                 let transport = Transport::Http(Arc::new(http));
                 let line = Line { transport, incoming: incoming() };
                 let greeted =

@@ -20,7 +20,7 @@ use super::calls::Calls;
 use super::envelope::{self, MESSAGE_BYTES_MAX};
 use super::fault::Fault;
 use super::message::{Message, Reply};
-use super::notifications::Incoming;
+use super::notifications::{Incoming, Origin};
 use super::scan::Scan;
 use crate::denials::DenialExplainer;
 use crate::error::StartError;
@@ -340,7 +340,7 @@ impl Reader {
                 Message::Unreadable { id, reason } => self.fail(id, Fault::Unreadable(reason)),
                 Message::Noise => tracing::warn!("a server sent a line that is no message"),
                 other => {
-                    let reply = self.incoming.take(other, None);
+                    let reply = self.incoming.take(other, Origin::Child);
                     // A child that sends requests but does not read gets no reply.
                     if let (Some(bytes), Some(replies)) = (reply, self.replies.upgrade()) {
                         let _ = replies.try_send(Outgoing { bytes, request: None });

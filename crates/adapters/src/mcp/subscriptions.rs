@@ -133,17 +133,37 @@ impl Subscriptions {
         Err(refused(code::INVALID_PARAMS, "the server does not tell when this resource changes"))
     }
 
-    /// Repeats all subscriptions at a legacy server after a connection was lost.
+    /// Repeats all subscriptions at a legacy server after a connection was lost, and those that it does not accept
+    /// again and again, with pauses.
     pub(super) async fn ask_again(&self, channel: &Channel) {
-        let uris = self.wanted.borrow().uris.clone();
-        for uri in uris {
-            let mut request = Request { method: "resources/subscribe", ..Request::default() };
-            request.params.insert("uri".to_owned(), Value::from(uri.as_str()));
-            if let Err(failure) = channel.request(&request, &[], ACCEPT_TIMEOUT, None).await {
-                tracing::warn!(error = %failure.fault, "a subscription was lost with its connection");
+        let mut left = self.wanted.borrow().uris.clone();
+        let mut pause = AGAIN_FIRST;
+        loop {
+            let mut failed = BTreeSet::new();
+            for uri in left {
+                if !self.contains(&uri) {
+                    continue;
+                }
+                let mut request = Request { method: "resources/subscribe", ..Request::default() };
+                request.params.insert("uri".to_owned(), Value::from(uri.as_str()));
+                if let Err(failure) = channel.request(&request, &[], ACCEPT_TIMEOUT, None).await {
+                    if failure.needs_new_session() {
+                        return channel.session_over();
+                    }
+                    if pause == AGAIN_FIRST {
+                        tracing::warn!(error = %failure.fault, "a subscription was lost with its connection");
+                    }
+                    failed.insert(uri);
+                    continue;
+                }
+                // The resource may have changed without a subscription.
+                channel.line.incoming.notifications.updated(uri);
             }
-            // The resource may have changed without a connection.
-            channel.line.incoming.notifications.updated(uri);
+            if failed.is_empty() {
+                return;
+            }
+            tokio::time::sleep(pause).await;
+            (left, pause) = (failed, (pause * 2).min(AGAIN_MAX));
         }
     }
 

@@ -112,6 +112,12 @@ def answer(method, params):
     return {"echo": params}
 
 
+def asked(method):
+    """How often this server was asked, before its restart too."""
+    with open(sys.argv[1]) as before:
+        return sum(json.loads(line).get("method") == method for line in before)
+
+
 def lines():
     kept = [sys.stdin.readline() for _ in range(2 if slow else 0)]
     yield from kept
@@ -141,6 +147,8 @@ for line in lines():
         say({"method": "notifications/subscriptions/acknowledged", "params": {
             "_meta": {"io.modelcontextprotocol/subscriptionId": id},
             "notifications": params["notifications"]}})
+    elif method == "resources/subscribe" and pages == "refuses" and asked(method) == 2:
+        say({"id": id, "error": {"code": -32603, "message": "not yet"}})
     elif method == "tools/call":
         call(id, params, line)
     else:

@@ -25,7 +25,7 @@ pub(super) fn screen(
         None => Ok((trail, value)),
         Some((code, internal)) => {
             let recorded = event(&ask).is_some();
-            Err(Unanswered { trail, code, upstream: None, internal, recorded })
+            Err(Unanswered { trail, code, upstream: None, sentence: None, internal, recorded })
         }
     }
 }

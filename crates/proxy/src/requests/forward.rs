@@ -39,6 +39,8 @@ pub(super) struct Unanswered {
     pub(super) code: ErrorCode,
     /// The server's own error, if the server refused.
     pub(super) upstream: Option<Box<UpstreamRefusal>>,
+    /// The gateway's own sentence for the caller, where that of the code says too little.
+    pub(super) sentence: Option<String>,
     /// The full cause, for operators.
     pub(super) internal: String,
     /// Whether it is recorded: failures are recorded for the requests with recorded responses.
@@ -55,8 +57,13 @@ impl Unanswered {
         uris: &ResourceUris,
     ) -> Self {
         let shapes = &state.parts.shapes;
+        let sentence = match error {
+            UpstreamError::NotConfigured(sentence) => Some(sentence.clone()),
+            _ => None,
+        };
         Self {
             trail,
+            sentence,
             code: code_of(error),
             upstream: refusal(shapes, error, &target.server, &target.ask, uris).map(Box::new),
             internal: shapes.redact(&error.to_string()).into_owned(),

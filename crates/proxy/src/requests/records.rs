@@ -91,22 +91,23 @@ async fn record_unanswered(state: &ProxyState, unanswered: &Unanswered) -> Resul
         ErrorCode::ToolError | ErrorCode::InvalidToolResult | ErrorCode::ResultTooLarge => {
             Effect::Completed
         }
+        ErrorCode::NotConfigured => Effect::NotStarted,
         _ => Effect::Unknown,
     };
     let end = UnclaimedEnd {
         code: Some(code),
         sentence: Some(redact::sentence(message_of(unanswered), &state.parts.shapes)),
         internal: Some(unanswered.internal.clone()),
-        was_sent: true,
+        was_sent: code != ErrorCode::NotConfigured,
         ..UnclaimedEnd::new(kind, code.status(), effect)
     };
     unanswered.trail.record(state, &state.parts.clock.now(), end).await
 }
 
-/// Returns the sentence for the caller: the server's own, or that of the code.
+/// Returns the sentence for the caller: the server's own, the gateway's own, or that of the code.
 fn message_of(unanswered: &Unanswered) -> &str {
-    let own = unanswered.upstream.as_ref().map(|own| own.message.as_str());
-    own.unwrap_or_else(|| sentence(unanswered.code))
+    let upstream = unanswered.upstream.as_ref().map(|own| own.message.as_str());
+    upstream.or(unanswered.sentence.as_deref()).unwrap_or_else(|| sentence(unanswered.code))
 }
 
 /// Withholds a response that cannot be recorded.

@@ -129,6 +129,7 @@ pub(super) fn arguments(ask: &Ask) -> Value {
 pub(super) fn code_of(error: &UpstreamError) -> ErrorCode {
     match error {
         UpstreamError::Unreachable(_) => ErrorCode::AdapterFailed,
+        UpstreamError::NotConfigured(_) => ErrorCode::NotConfigured,
         UpstreamError::Refused { .. } => ErrorCode::ToolError,
         UpstreamError::Timeout => ErrorCode::Timeout,
         UpstreamError::Cancelled => ErrorCode::Cancelled,

@@ -2,6 +2,7 @@
 //!
 //! Doc: importing.md#clients, importing.md#install
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use toolbooth_contracts::causes::with_causes;
@@ -49,9 +50,9 @@ pub(super) async fn servers(
 ) -> Result<bool, Failure> {
     let ClientArgs { file, install, dry_run, no_try, yes, force, secrets, shown, .. } = arguments;
     let path = self::file(client, file)?;
-    let mut imported = imported(client, &path)?;
     let target = config::configuration_path(paths.configuration)?;
     let before = read(&target)?;
+    let mut imported = imported(client, &path, door(&before))?;
     if imported.sections.is_empty() {
         for notice in &imported.notices {
             crate::notice(&format!("note: {notice}"));
@@ -173,14 +174,21 @@ fn file(client: Client, named: Option<PathBuf>) -> Result<PathBuf, Failure> {
     })
 }
 
-/// Reads the servers of a client's file.
-fn imported(client: Client, path: &Path) -> Result<Imported, Failure> {
+/// Returns the address at which the gateway of a configuration listens.
+fn door(configuration: &str) -> Option<SocketAddr> {
+    let table: Option<toml::Table> = configuration.parse().ok();
+    let listen = table.as_ref().and_then(|table| table.get("http")?.get("listen")?.as_str());
+    listen.unwrap_or(config::LISTEN).parse().ok()
+}
+
+/// Reads the servers of a client's file, except the gateway that listens at `door`.
+fn imported(client: Client, path: &Path, door: Option<SocketAddr>) -> Result<Imported, Failure> {
     let wrong = |message: String| Failure::usage(message).at(path.display().to_string());
     let text = crate::files::read_within(path, FILE_BYTES_MAX)
         .map_err(|error| wrong(format!("the file cannot be read: {error}")))?;
     let text = String::from_utf8(text).map_err(|_| wrong("the file is not UTF-8".to_owned()))?;
     let shapes = secret_shapes::shapes();
-    clients::read(client, path, &text, &shapes).map_err(|error| wrong(with_causes(&error)))
+    clients::read(client, path, &text, &shapes, door).map_err(|error| wrong(with_causes(&error)))
 }
 
 fn read(target: &Path) -> Result<String, Failure> {
