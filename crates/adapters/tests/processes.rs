@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::future::Future;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -698,8 +699,12 @@ async fn callers_have_servers_and_credentials_of_their_own() {
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
     }
     let secrets = folder.path().to_owned();
+    let is_moved = Arc::<AtomicBool>::default();
+    let moved = Arc::clone(&is_moved);
     let credentials: Credentials = Arc::new(move |caller: &Caller| {
         let name = caller.name().strip_prefix("key:")?;
+        // The set of a caller can change while the gateway runs.
+        let name = if moved.load(Ordering::SeqCst) && name == "alice" { "bob" } else { name };
         let path = secrets.join(name);
         let location = SecretLocation::File(path.display().to_string());
         path.exists().then(|| vec![("TOKEN".to_owned(), Setting::Secret(location))])
@@ -734,6 +739,10 @@ async fn callers_have_servers_and_credentials_of_their_own() {
     assert_ne!(alice[1], bob[1]);
     assert!(alice[2].starts_with("<file:") && bob[2].starts_with("<file:"), "{alice:?} {bob:?}");
     assert_eq!(said(call("key:alice").await.unwrap())[1], alice[1], "it is kept");
+    is_moved.store(true, Ordering::SeqCst);
+    let other = said(call("key:alice").await.unwrap());
+    assert_eq!(other[0], "12", "the credentials of the other set are used from then on");
+    assert!(other[1] != alice[1] && other[1] != bob[1], "in a process of its own");
     let error = call("key:eve").await.unwrap_err();
     assert_eq!((error.code, error.effect), (ErrorCode::NotConfigured, Effect::NotStarted));
     server.close().await;

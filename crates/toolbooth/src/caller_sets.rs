@@ -3,7 +3,9 @@
 //! Doc: policy.md#callers, configuration.md#budgets
 
 use std::collections::BTreeMap;
+use std::sync::{PoisonError, RwLock};
 
+use toolbooth_contracts::Caller;
 use toolbooth_contracts::charge::UNIT;
 use toolbooth_policy::{Budget, CallerRights, CallerSets, Grant, SettingError};
 
@@ -31,6 +33,28 @@ pub(crate) fn sets<T>(
             _ => failure.at("callers"),
         }
     })
+}
+
+/// The sets of callers of the policy that is in force, which a reload replaces.
+#[derive(Default)]
+pub(crate) struct CallersInForce(RwLock<CallerSets<()>>);
+
+impl CallersInForce {
+    /// Takes the sets of a configuration.
+    ///
+    /// # Errors
+    /// As for [`sets`]; the sets stay as they are.
+    pub(crate) fn replace(&self, config: &Config) -> Result<(), Failure> {
+        let sets = sets(config, |_, _| Ok(()))?;
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = sets;
+        Ok(())
+    }
+
+    /// Returns the name of the set that gives a caller its rights.
+    pub(crate) fn set_of(&self, caller: &Caller) -> Option<String> {
+        let sets = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        sets.of(caller).map(|(name, ())| name.to_owned())
+    }
 }
 
 /// Returns the sets of rights.

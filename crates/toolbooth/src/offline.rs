@@ -18,6 +18,7 @@ use toolbooth_registry::{RegisteredTool, Source, file};
 use toolbooth_server::Listing;
 use toolbooth_store::sqlite::StoreFolder;
 
+use crate::caller_sets::CallersInForce;
 use crate::config::{self, Loaded, LockUse};
 use crate::executors::Adapters;
 use crate::failure::Failure;
@@ -44,6 +45,8 @@ pub(crate) struct OfflineGateway {
     pub(crate) refusals: Vec<(String, ExecutionLog)>,
     pub(crate) executors: Executors,
     pub(crate) upstreams: Upstreams,
+    /// The sets of callers that are in force, for their own credentials.
+    pub(crate) callers: Arc<CallersInForce>,
     /// Starts every child process.
     pub(crate) launcher: Launcher,
 }
@@ -169,7 +172,7 @@ impl OfflineGateway {
         }
         let known: Vec<&str> = world.registry().iter().map(|tool| tool.id().as_str()).collect();
         config::toolsets::check_tools(config, &known)?;
-        let Adapters { executors, sources, upstreams, refusals } = adapters;
+        let Adapters { executors, sources, upstreams, refusals, callers } = adapters;
         let worlds = Worlds::new(world.with_names());
         let pins: Arc<dyn PinStore> = match loaded.lock_use {
             LockUse::Pin => Arc::new(loaded.pins()),
@@ -187,6 +190,7 @@ impl OfflineGateway {
             refusals,
             executors,
             upstreams,
+            callers,
             launcher,
         })
     }

@@ -35,10 +35,17 @@ impl fmt::Debug for CallerSettings {
     }
 }
 
+/// The link of one caller.
+struct CallerLink {
+    used: Instant,
+    credentials: Vec<(String, Setting)>,
+    link: Arc<Link>,
+}
+
 /// A connection for each caller.
 pub(super) struct CallerLinks {
     settings: CallerSettings,
-    links: tokio::sync::Mutex<HashMap<Caller, (Instant, Arc<Link>)>>,
+    links: tokio::sync::Mutex<HashMap<Caller, CallerLink>>,
 }
 
 impl CallerLinks {
@@ -62,17 +69,23 @@ impl CallerLinks {
             None => Vec::new(),
         };
         let mut links = self.links.lock().await;
-        if let Some((used, link)) = links.get_mut(caller) {
-            *used = Instant::now();
-            return Ok(Arc::clone(link));
+        if let Some(own) = links.get_mut(caller).filter(|own| own.credentials == credentials) {
+            own.used = Instant::now();
+            return Ok(Arc::clone(&own.link));
+        }
+        // The caller has other credentials than before: it never uses a connection with the earlier ones again, and
+        // requests in flight get their answers.
+        let replaced = links.remove(caller);
+        if let Some(CallerLink { link, .. }) = replaced {
+            tokio::spawn(async move { link.close_when_idle().await });
         }
         let mut put_away = None;
         if links.len() >= CALLERS_MAX {
             // A link with subscriptions is in use even while it receives no requests.
-            let idle = links
-                .iter()
-                .filter(|(_, (_, link))| Arc::strong_count(link) == 1 && !link.is_subscribed());
-            let longest = idle.min_by_key(|(_, (used, _))| *used).map(|(caller, _)| caller.clone());
+            let idle = links.iter().filter(|(_, CallerLink { link, .. })| {
+                Arc::strong_count(link) == 1 && !link.is_subscribed()
+            });
+            let longest = idle.min_by_key(|(_, own)| own.used).map(|(caller, _)| caller.clone());
             let longest = longest.ok_or_else(|| {
                 ExecutionError::adapter(
                     Effect::NotStarted,
@@ -81,18 +94,19 @@ impl CallerLinks {
             })?;
             put_away = links.remove(&longest);
         }
-        let link = Arc::new(template.of_caller(caller.name(), credentials));
-        links.insert(caller.clone(), (Instant::now(), Arc::clone(&link)));
+        let link = Arc::new(template.of_caller(caller.name(), credentials.clone()));
+        let own = CallerLink { used: Instant::now(), credentials, link: Arc::clone(&link) };
+        links.insert(caller.clone(), own);
         drop(links);
-        if let Some((_, old)) = put_away {
+        if let Some(CallerLink { link: old, .. }) = put_away {
             old.close().await;
         }
         Ok(link)
     }
 
     pub(super) async fn close(&self) {
-        let links: Vec<_> = self.links.lock().await.drain().map(|(_, link)| link).collect();
-        for (_, link) in links {
+        let links: Vec<_> = self.links.lock().await.drain().map(|(_, own)| own.link).collect();
+        for link in links {
             link.close().await;
         }
     }

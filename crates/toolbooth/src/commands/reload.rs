@@ -72,6 +72,13 @@ async fn reload_policy(runtime: &Runtime, last: &mut LastRead) {
     }
     let Some(authorizer) = authorizer else { return };
     let version = authorizer.version().to_owned();
+    // Callers have the credentials of the set that gives them their rights.
+    if let Some(Err(failure)) =
+        last.loaded.as_ref().map(|now| runtime.offline.callers.replace(&now.config))
+    {
+        tracing::error!(reason = failure.message, "the policy is refused, the last good one stays");
+        return;
+    }
     runtime.offline.catalogue.edit(|world| world.set_policy(authorizer)).await;
     rules::report_warnings(runtime.offline.worlds.now().rule_fit());
     tracing::info!(policy.version = version, "the policy is loaded");

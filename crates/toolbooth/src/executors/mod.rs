@@ -29,6 +29,7 @@ use toolbooth_registry::discovered::{SourcePolicy, ToolSettings};
 
 pub(crate) use self::commands::tools as command_tools;
 pub(crate) use self::servers::{folder_name, server_settings};
+use crate::caller_sets::CallersInForce;
 use crate::config::{Config, Loaded, Setting, ToolDefaults};
 use crate::failure::Failure;
 
@@ -40,6 +41,8 @@ pub(crate) struct Adapters {
     pub(crate) upstreams: Upstreams,
     /// Connections that were refused to processes of many calls, by source.
     pub(crate) refusals: Vec<(String, ExecutionLog)>,
+    /// The sets of callers, for their own credentials.
+    pub(crate) callers: Arc<CallersInForce>,
 }
 
 impl Adapters {
@@ -50,6 +53,7 @@ impl Adapters {
         launcher: &Launcher,
     ) -> Result<(Self, Vec<Value>), Failure> {
         let mut adapters = Self::default();
+        adapters.callers.replace(&loaded.config)?;
         let mut entries = builtin::add(loaded, launcher, &mut adapters)?;
         entries.extend(hooks::add(loaded, &mut adapters));
         handlers::add(loaded, launcher, &mut adapters)?;

@@ -2,6 +2,7 @@
 //!
 //! Doc: execution.md#mcp-servers
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,6 +21,7 @@ use toolbooth_proxy::{SourceEntry, UpstreamEntry};
 use toolbooth_registry::Source;
 
 use super::{Adapters, Choice, folder, present, settings, source_policy, trust};
+use crate::caller_sets::CallersInForce;
 use crate::config::{self, Loaded};
 use crate::failure::Failure;
 
@@ -38,7 +40,8 @@ pub(super) fn add(
         if server.enabled == Some(false) {
             continue;
         }
-        let settings = server_settings(loaded, name, server)?;
+        let mut settings = server_settings(loaded, name, server)?;
+        settings.callers = caller_settings(loaded, name, server, &adapters.callers);
         let refusals = adapters.refusals_of(&format!("mcp:{name}"));
         let connection = McpServer::new(settings, launcher.clone(), refusals);
         adapters.add(AdapterId::Mcp(name.clone()), Arc::clone(&connection) as Arc<dyn Executor>);
@@ -109,11 +112,20 @@ pub(crate) fn server_settings(
         }
     };
     let startup_timeout = server.startup_timeout_ms.map_or(STARTUP_TIMEOUT, Duration::from_millis);
+    Ok(ServerSettings { name: name.to_owned(), reach, startup_timeout, callers: None })
+}
+
+/// Returns the settings for connections of each caller, if a server has them.
+fn caller_settings(
+    loaded: &Loaded,
+    name: &str,
+    server: &config::Server,
+    callers: &Arc<CallersInForce>,
+) -> Option<CallerSettings> {
     let own = server.credentials == config::Credentials::Caller;
     let apart = own || server.isolation == config::Isolation::Caller;
-    let credentials = own.then(|| credentials(loaded, name)).transpose()?;
-    let callers = apart.then(|| CallerSettings { server: name.to_owned(), credentials });
-    Ok(ServerSettings { name: name.to_owned(), reach, startup_timeout, callers })
+    let credentials = own.then(|| credentials(loaded, name, Arc::clone(callers)));
+    apart.then(|| CallerSettings { server: name.to_owned(), credentials })
 }
 
 /// Returns the folder name of a server: its own name if that is a plain file name, else `@` and its first 100
@@ -129,11 +141,15 @@ pub(crate) fn folder_name(server: &str) -> String {
 }
 
 /// Returns the callers' own variables or headers for a server. They are in the set that defines a caller's
-/// rights.
-fn credentials(loaded: &Loaded, server: &str) -> Result<Credentials, Failure> {
-    type Own = Option<Vec<(String, secrets::Setting)>>;
-    let sets = crate::caller_sets::sets(&loaded.config, |_, caller| -> Result<Own, Failure> {
-        Ok(caller.secrets.get(server).map(|own| settings(loaded, own)))
-    })?;
-    Ok(Arc::new(move |caller| sets.of(caller).and_then(|(_, own)| own.clone())))
+/// rights now, with the values of the start.
+fn credentials(loaded: &Loaded, server: &str, callers: Arc<CallersInForce>) -> Credentials {
+    let own: BTreeMap<String, Vec<(String, secrets::Setting)>> = loaded
+        .config
+        .callers
+        .iter()
+        .filter_map(|(set, caller)| {
+            Some((set.clone(), settings(loaded, caller.secrets.get(server)?)))
+        })
+        .collect();
+    Arc::new(move |caller| own.get(&callers.set_of(caller)?).cloned())
 }
