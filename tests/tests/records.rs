@@ -140,6 +140,9 @@ fn an_auditor_needs_only_an_export_a_key_and_a_checkpoint() {
         ["audit", "verify", "--file", "log.jsonl", "--key", &key, "--checkpoint", "kept.txt"];
     let (report, exit) = place.json(&verify);
     assert_eq!((&report["ok"], exit), (&json!(true), 0), "{report}");
+    let other =
+        ["audit", "verify", "--file", "log.jsonl", "--key", &key, "--checkpoint", "toolbooth.toml"];
+    assert_eq!(place.json(&other).1, 2, "that file has no checkpoint");
     // The log of the newest writer is removed with its head, so only the external checkpoint reveals that.
     let log = std::fs::read_to_string(place.path().join("log.jsonl")).unwrap();
     let writer =
@@ -212,6 +215,10 @@ fn a_backup_is_put_back_and_nothing_runs_before_somebody_accepts_it() {
     let (refused, exit) = pay("b");
     assert_eq!((&refused["error"]["code"], exit), (&json!("store-unavailable"), 3), "{refused}");
     assert!(refused["error"]["hint"].as_str().unwrap().contains("accept-restore"));
+    for verify in [&["audit", "verify"][..], &["audit", "verify", "--store", ".toolbooth"]] {
+        let (report, exit) = place.json(verify);
+        assert_eq!((&report["problems"][0]["kind"], exit), (&json!("missing"), 1), "{report}");
+    }
     assert_eq!(place.json(&["audit", "accept-restore"]).1, 0);
     assert_eq!(pay("a").0["replayed"], true, "what the backup knows does not run again");
     place.assert_sound();

@@ -24,8 +24,7 @@ async fn own_digester(loaded: &Loaded) -> Result<Option<Digester>, Failure> {
     if !loaded.data.join("digest.key").is_file() {
         return Ok(None);
     }
-    let folder =
-        StoreFolder::create(&loaded.data).map_err(|error| Failure::store(with_causes(&error)))?;
+    let folder = StoreFolder::at(&loaded.data);
     let digester = folder.digester(false).map_err(|error| Failure::store(with_causes(&error)))?;
     Ok(Some(digester))
 }

@@ -293,20 +293,22 @@ pub(crate) fn store_location(loaded: &Loaded) -> String {
     }
 }
 
+/// Whether a store is named by the URL of a server, not by a folder.
+pub(crate) fn is_url(store: &str) -> bool {
+    store.starts_with("postgres://") || store.starts_with("postgresql://")
+}
+
 /// Opens the configured store for reading, or another one (a folder or a URL); `None` if nothing was ever
 /// recorded.
 pub(crate) async fn reads(
     loaded: &Loaded,
     other: Option<&str>,
 ) -> Result<Option<Arc<dyn LedgerReads>>, Failure> {
-    let is_url = |text: &&str| text.starts_with("postgres://") || text.starts_with("postgresql://");
     let found = match other {
         Some(other) => other.to_owned().into(),
         None => url(loaded).await?.unwrap_or_default(),
     };
-    if other.is_some_and(|other| is_url(&other))
-        || (other.is_none() && loaded.config.store.url.is_some())
-    {
+    if other.is_some_and(is_url) || (other.is_none() && loaded.config.store.url.is_some()) {
         return match PostgresReads::open(found.expose_secret()).await {
             Ok(reads) => Ok(Some(Arc::new(reads))),
             Err(postgres::OpenError::Empty) => Ok(None),

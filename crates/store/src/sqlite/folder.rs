@@ -45,7 +45,8 @@ pub struct StoreFolder(pub(super) PathBuf);
 
 impl StoreFolder {
     /// Returns the folder at `path`, whether or not it exists.
-    pub(super) fn at(path: &Path) -> Self {
+    #[must_use]
+    pub fn at(path: &Path) -> Self {
         Self(path.to_owned())
     }
 

@@ -112,28 +112,27 @@ pub(super) async fn audit(loaded: Trusted, command: Audit) -> Result<bool, Failu
                 return check_proof(&proof, &keys, shown.format);
             }
             let mut notes = match &checkpoint {
-                Some(path) => {
-                    let notes = notes(path)?;
-                    if notes.is_empty() {
-                        return Err(Failure::usage("there is no checkpoint in the file")
-                            .at(path.display().to_string()));
-                    }
-                    notes
-                }
+                Some(path) => notes(path)?,
                 None => Vec::new(),
             };
-            if store.is_none() && file.is_none() {
-                notes.extend(crate::kept_checkpoints::kept_notes(&loaded));
-            }
-            let pins = match (&store, &file) {
-                (None, None) => recorded_pins(&loaded)?,
-                _ => BTreeMap::new(),
+            // The folder with the checkpoints, the digest key and the pins of the store.
+            let beside = match (&store, &file) {
+                (None, None) => Some(Loaded::clone(&loaded)),
+                (Some(folder), None) if !records::is_url(folder) => {
+                    Some(with_data(&loaded, folder))
+                }
+                _ => None,
             };
-            let is_own = store.is_none() && file.is_none();
-            let mut lacks_key = None;
-            if is_own && crate::kept_checkpoints::kept_notes(&loaded).is_empty() {
-                crate::notice(NO_CHECKPOINT);
+            let mut pins = BTreeMap::new();
+            if let Some(beside) = &beside {
+                let kept = crate::kept_checkpoints::kept_notes(beside);
+                if kept.is_empty() {
+                    crate::notice(NO_CHECKPOINT);
+                }
+                notes.extend(kept);
+                pins = recorded_pins(beside)?;
             }
+            let mut lacks_key = None;
             let mut known = TrustAnchors { keys, notes, digester: None, pins };
             let mut report = match file {
                 Some(path) => {
@@ -152,9 +151,13 @@ pub(super) async fn audit(loaded: Trusted, command: Audit) -> Result<bool, Failu
                     let reads = records::reads(&loaded, store.as_deref())
                         .await?
                         .ok_or_else(|| Failure::store("there is no store to verify").at(place))?;
-                    if is_own {
-                        match fitting_digester(&loaded, &*reads).await? {
+                    if let Some(beside) = &beside {
+                        match fitting_digester(beside, &*reads).await? {
                             StoreDigester::Fits(digester) => known.digester = Some(digester),
+                            // A copy for an auditor has no secrets.
+                            StoreDigester::Lacks(reason) if store.is_some() => {
+                                crate::notice(&reason);
+                            }
                             StoreDigester::Lacks(reason) => lacks_key = Some(reason),
                         }
                     }
@@ -233,6 +236,14 @@ pub(super) async fn audit(loaded: Trusted, command: Audit) -> Result<bool, Failu
             Ok(true)
         }
     }
+}
+
+/// Returns the configuration with another data folder, whose store is an embedded one.
+fn with_data(loaded: &Loaded, folder: &str) -> Loaded {
+    let mut other = loaded.clone();
+    other.data = folder.into();
+    (other.config.store.url, other.config.store.digest_key) = (None, None);
+    other
 }
 
 /// Returns the first-use pins that the audit log must contain; empty if the lock has another mode.

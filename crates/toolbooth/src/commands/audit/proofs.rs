@@ -5,10 +5,11 @@
 use std::path::Path;
 
 use serde_json::json;
+use toolbooth_audit::checkpoint::{self, Checkpoint};
+use toolbooth_audit::note;
 use toolbooth_audit::proof::{Proof, ProofError};
 use toolbooth_audit::reads::Include;
 use toolbooth_audit::verify::VerifyReport;
-use toolbooth_audit::{checkpoint, note};
 use toolbooth_contracts::event::AuditEvent;
 
 use crate::commands::records::unreadable;
@@ -68,7 +69,13 @@ pub(super) fn notes(path: &Path) -> Result<Vec<String>, Failure> {
         Failure::usage(format!("the checkpoints cannot be read: {error}"))
             .at(path.display().to_string())
     })?;
-    Ok(checkpoint::notes(&text))
+    let notes = checkpoint::notes(&text);
+    if !notes.iter().any(|note| Checkpoint::of_note(note).is_ok()) {
+        return Err(
+            Failure::usage("there is no checkpoint in the file").at(path.display().to_string())
+        );
+    }
+    Ok(notes)
 }
 
 pub(super) fn check_proof(
