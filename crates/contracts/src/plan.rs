@@ -110,6 +110,9 @@ pub struct StepReport {
     pub receipt_id: Option<String>,
     /// Whether this is an earlier submission's outcome.
     pub replayed: bool,
+    /// Warnings of the call, such as `result-not-kept`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
     /// The duration, in seconds.
     pub elapsed: f64,
 }

@@ -39,6 +39,10 @@ pub(crate) enum PieceError {
 pub(crate) enum ReferenceError {
     #[error("the result of step `{step}` has nothing at `{pointer}`")]
     NothingThere { step: String, pointer: String },
+    #[error(
+        "the result of step `{step}` was not kept, so its value is not known any more; whether this step ran before is in its receipt"
+    )]
+    NotKept { step: String },
     #[error("the results that it refers to are too large")]
     TooLarge,
 }

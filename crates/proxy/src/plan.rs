@@ -17,7 +17,7 @@ use toolbooth_contracts::{
 };
 
 use crate::error::{InvalidPlan, ReferenceError};
-use crate::path::{CallOptions, DedupKey};
+use crate::path::{CallOptions, DedupKey, RESULT_NOT_KEPT};
 use crate::proxy::ToolProxy;
 use references::{references, resolved};
 
@@ -109,12 +109,12 @@ async fn run(
                 done.insert(at, (skipped_step(&step.step, need), None));
                 skipped_some = true;
             } else if running.len() < PARALLEL_MAX {
-                let results: HashMap<&str, &Value> = steps
+                let results: HashMap<&str, Option<&Value>> = steps
                     .iter()
                     .enumerate()
                     .filter_map(|(place, step)| {
-                        let result = done.get(&place)?.1.as_ref()?;
-                        Some((step.step.id.as_str(), result))
+                        let (report, result) = done.get(&place)?;
+                        report.success.then_some((step.step.id.as_str(), result.as_ref()))
                     })
                     .collect();
                 let mut left = parts.limits.argument_bytes_max;
@@ -212,12 +212,15 @@ fn report(step: &PlanStep, result: ToolResult, elapsed: Duration) -> (StepReport
     if let Some(structured) = &result.structured_content {
         value.insert("structuredContent".to_owned(), structured.tree());
     }
-    let value = (status == StepStatus::Succeeded).then_some(Value::Object(value));
+    // What a replay without its result shows is not what the step returned.
+    let is_kept = !result.warnings.iter().any(|warning| warning == RESULT_NOT_KEPT);
+    let value = (status == StepStatus::Succeeded && is_kept).then_some(Value::Object(value));
     let report = StepReport {
         result: value.clone(),
         call_id: Some(result.call_id),
         receipt_id: result.receipt_id,
         replayed: result.replayed,
+        warnings: result.warnings,
         ..blank(step, status, result.error, elapsed)
     };
     (report, value)
@@ -240,6 +243,7 @@ fn blank(
         call_id: None,
         receipt_id: None,
         replayed: false,
+        warnings: Vec::new(),
         elapsed: elapsed.as_secs_f64(),
     }
 }

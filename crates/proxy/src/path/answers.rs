@@ -114,10 +114,13 @@ pub(super) async fn replay(state: &ProxyState, replayed: Replayed) -> ToolResult
     }
 }
 
+/// The warning of a replay whose result the receipt does not store.
+pub(crate) const RESULT_NOT_KEPT: &str = "result-not-kept";
+
 /// Returns the stored result of a receipt, or adds a warning if the receipt stores none.
 fn kept_of(receipt: &Receipt, warnings: &mut Vec<String>) -> StoredResult {
     receipt.result.clone().unwrap_or_else(|| {
-        warnings.push("result-not-kept".to_owned());
+        warnings.push(RESULT_NOT_KEPT.to_owned());
         StoredResult {
             content: Vec::new(),
             structured_content: None,

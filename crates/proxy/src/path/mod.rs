@@ -26,7 +26,7 @@ use std::time::Duration;
 
 use toolbooth_contracts::{Conversation, ToolCall, ToolResult};
 
-pub(crate) use answers::{FIRST_BY_ANOTHER, broken, outcome_of, refused};
+pub(crate) use answers::{FIRST_BY_ANOTHER, RESULT_NOT_KEPT, broken, outcome_of, refused};
 pub(crate) use enter::CallOptions;
 pub(crate) use keys::DedupKey;
 

@@ -60,14 +60,15 @@ fn is_pointer(text: &str) -> bool {
     (text.is_empty() || text.starts_with('/')) && text.match_indices('~').all(escaped)
 }
 
-/// Replaces each reference in arguments by the value that it refers to. `left` is the maximum number of bytes of all
+/// Replaces each reference in arguments by the value that it refers to. `results` has the steps that succeeded; `None`
+/// for a result that was not kept. `left` is the maximum number of bytes of all
 /// these values; [`take_bytes`] estimates the bytes of a value.
 ///
 /// # Errors
 /// [`ReferenceError`].
 pub(super) fn resolved(
     value: &Value,
-    results: &HashMap<&str, &Value>,
+    results: &HashMap<&str, Option<&Value>>,
     left: &mut usize,
 ) -> Result<Value, ReferenceError> {
     match value {
@@ -77,7 +78,11 @@ pub(super) fn resolved(
                 return Ok(literal.clone());
             }
             if let Some((step, pointer)) = reference(members) {
-                let found = results.get(step).and_then(|result| result.pointer(pointer));
+                let found = match results.get(step) {
+                    Some(None) => return Err(ReferenceError::NotKept { step: step.to_owned() }),
+                    Some(Some(result)) => result.pointer(pointer),
+                    None => None,
+                };
                 let found = found.ok_or_else(|| ReferenceError::NothingThere {
                     step: step.to_owned(),
                     pointer: pointer.to_owned(),

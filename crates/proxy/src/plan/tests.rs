@@ -55,12 +55,16 @@ fn short_form_runs_in_sequence_with_ids_of_its_own() {
 #[test]
 fn references_are_replaced_by_what_they_point_at() {
     let result = json!({"structuredContent": {"x": [1, 2]}});
-    let results = HashMap::from([("a", &result)]);
+    let results = HashMap::from([("a", Some(&result)), ("gone", None)]);
     let args = json!({"n": {"$from": "a", "pointer": "/structuredContent/x/1"}, "l": {"$literal": {"$from": "a"}}});
     let resolved = |args: &Value, mut left: usize| resolved(args, &results, &mut left);
     assert_eq!(resolved(&args, 100).unwrap(), json!({"n": 2, "l": {"$from": "a"}}));
     let missing = json!({"$from": "a", "pointer": "/nothing"});
     assert!(resolved(&missing, 100).unwrap_err().to_string().contains("/nothing"));
+    for pointer in ["", "/content"] {
+        let gone = json!({"$from": "gone", "pointer": pointer});
+        assert!(resolved(&gone, 100).unwrap_err().to_string().contains("was not kept"));
+    }
     // The values have the bytes of their text at least, together for all references.
     let whole = json!({"$from": "a"});
     let bytes = result.to_string().len();
