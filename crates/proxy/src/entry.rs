@@ -196,6 +196,11 @@ pub(crate) fn enter<A>(
             .with("errors", json!([{"path": "", "keyword": "callId", "message": message}]))
             .saying(message));
     }
+    if state.orders.are_overdue(&*state.parts.clock) {
+        return Err(Refused::new(trail, ErrorCode::RecordUnavailable)
+            .saying("the orders of operators cannot be read: the tool may be paused")
+            .retry_after(1_000));
+    }
     let deadline = trail.context.deadline_ms.map(|ms| trail.began + Duration::from_millis(ms));
     let slot = match Arc::clone(&state.slots).try_acquire_owned() {
         Ok(slot) => Some(slot),

@@ -165,9 +165,17 @@ impl ToolProxy {
     /// [`ORDERS_EVERY`](crate::ORDERS_EVERY).
     ///
     /// # Errors
-    /// If the store does not answer; the orders that were read last stay in force.
+    /// If the store does not answer; the orders that were read last stay in force. After
+    /// [`ORDERS_AGE_MAX`](crate::ORDERS_AGE_MAX) calls are refused.
     pub async fn refresh_orders(&self) -> Result<(), LedgerError> {
         self.state().refresh_orders().await
+    }
+
+    /// Whether calls are refused because the orders of operators cannot be read.
+    #[must_use]
+    pub fn are_orders_overdue(&self) -> bool {
+        let state = self.state();
+        state.orders.are_overdue(&*state.parts.clock)
     }
 
     /// Returns the identity of the holder of the API key with this digest.

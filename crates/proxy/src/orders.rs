@@ -20,7 +20,8 @@ use crate::port::Clock;
 /// The interval at which the orders are read again, so that a decision holds on every replica
 /// within a second.
 pub const ORDERS_EVERY: Duration = Duration::from_millis(500);
-/// The age of the last reading from which on no key is accepted: a revoked key could be among them.
+/// The age of the last reading from which on no key is accepted, because a revoked key could be among them. For as long
+/// as that calls go on while the orders cannot be read; then a pause could be missing.
 pub const ORDERS_AGE_MAX: Duration = Duration::from_secs(5);
 
 /// The orders as they were read.
@@ -52,6 +53,9 @@ type Reading = (Arc<InForce>, Duration);
 #[derive(Debug, Default)]
 pub(crate) struct Orders {
     newest: Mutex<Option<Reading>>,
+    /// When the first of the readings began, on the monotonic clock, that have not succeeded since the last one that
+    /// did.
+    failing_since: Mutex<Option<Duration>>,
     /// Times by the names of keys, until they are stored.
     uses: Mutex<HashMap<String, String>>,
 }
@@ -165,7 +169,20 @@ impl Orders {
     ) -> Result<Changed, LedgerError> {
         // The time before the reading: decisions that were made during it may be missing.
         let began = clock.monotonic();
-        Ok(self.take(StoredOrders::read(reads).await?, began))
+        self.failing_since().get_or_insert(began);
+        let stored = StoredOrders::read(reads).await?;
+        *self.failing_since() = None;
+        Ok(self.take(stored, began))
+    }
+
+    fn failing_since(&self) -> MutexGuard<'_, Option<Duration>> {
+        self.failing_since.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the orders could not be read for so long that a pause may be missing.
+    pub(crate) fn are_overdue(&self, clock: &dyn Clock) -> bool {
+        let since = *self.failing_since();
+        since.is_some_and(|since| clock.monotonic().saturating_sub(since) > ORDERS_AGE_MAX)
     }
 
     /// Takes over a reading that began at a time on the monotonic clock.
@@ -322,5 +339,35 @@ mod tests {
         now.extend([pause(&b, false, 2), pause(&a, false, 4)]);
         let (paused, keys) = read(&orders, stored(now, &[]), 4);
         assert_eq!((paused, keys.len()), (Vec::new(), 3));
+    }
+
+    struct At(Duration);
+
+    impl Clock for At {
+        fn now(&self) -> toolbooth_audit::ledger::Moment {
+            unreachable!("only durations are asked for")
+        }
+        fn monotonic(&self) -> Duration {
+            self.0
+        }
+    }
+
+    #[tokio::test]
+    async fn orders_are_overdue_while_readings_fail_for_too_long() {
+        let orders = Orders::default();
+        let began = Duration::from_secs(100);
+        let is_overdue = |after: Duration| orders.are_overdue(&At(began + after));
+        assert!(!is_overdue(ORDERS_AGE_MAX * 2), "they are not read at all");
+        // A reading that was begun, and has not succeeded.
+        *orders.failing_since() = Some(began);
+        assert!(!is_overdue(ORDERS_AGE_MAX));
+        assert!(is_overdue(ORDERS_AGE_MAX + Duration::from_millis(1)));
+        let now = toolbooth_audit::ledger::Moment {
+            text: "2026-01-01T00:00:00.000Z".to_owned(),
+            epoch_ms: 0,
+        };
+        let ledger = toolbooth_audit::memory::MemoryLedger::new("w", &[1; 32], &now);
+        orders.read(&ledger, &At(began)).await.unwrap();
+        assert!(!is_overdue(ORDERS_AGE_MAX * 2));
     }
 }

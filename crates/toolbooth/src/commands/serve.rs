@@ -100,7 +100,7 @@ pub(super) async fn serve(loaded: Trusted, listen: Option<String>) -> Result<boo
     let socket = runtime.operator_socket().await;
     let mut maintenance = Maintenance::start(&runtime, socket);
     let (stopping, ending) = (CancellationToken::new(), CancellationToken::new());
-    let reads = Arc::clone(&runtime.reads);
+    let (reads, ordered) = (Arc::clone(&runtime.reads), runtime.proxy.clone());
     let mut authenticator = Credentials::new(runtime.proxy.clone(), loopback, &operator_key);
     let mut resource = None;
     let accepted = match issuers::accepted(&runtime.offline.loaded.config, address) {
@@ -125,8 +125,13 @@ pub(super) async fn serve(loaded: Trusted, listen: Option<String>) -> Result<boo
         names: Arc::new(names),
         tls: certificate.as_ref().map(|own| Arc::clone(&own.tls)),
         readiness: Arc::new(move || {
-            let reads = Arc::clone(&reads);
-            Box::pin(async move { Ok(reads.healthy().await?) })
+            let (reads, proxy) = (Arc::clone(&reads), ordered.clone());
+            Box::pin(async move {
+                if proxy.are_orders_overdue() {
+                    return Err("the orders of operators cannot be read".into());
+                }
+                Ok(reads.healthy().await?)
+            })
         }),
     };
     if let Some(certificate) = certificate {
