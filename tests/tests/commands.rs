@@ -2,8 +2,12 @@
 //!
 //! Path: 10. Doc: formats.md#commands, execution.md#built-in-tools
 
+use std::io::Read;
+use std::process::{Command, Stdio};
+
 use serde_json::{Value, json};
-use toolbooth_tests::Place;
+use toolbooth_tests::waiting::until;
+use toolbooth_tests::{Place, WRITING_HANDLERS};
 
 fn stdout(place: &Place, arguments: &[&str]) -> String {
     let output = place.run(arguments);
@@ -163,6 +167,46 @@ fn documents_are_parsed_in_a_worker_that_they_cannot_take_along() {
             place.json(&["call", "doc_parser", "--args", &json!({ "path": name }).to_string()]);
         assert!(result["status"].is_string(), "{result}");
     }
+    place.assert_sound();
+}
+
+#[test]
+fn a_plan_that_is_ended_reports_its_steps_and_repeats_none() {
+    let place = Place::new();
+    place.write("toolbooth.toml", WRITING_HANDLERS);
+    let tool = json!({ "name": "py.one", "description": "d", "input_schema": {"type": "object"},
+        "output_schema": {}, "idempotency": {"mode": "on-key"} });
+    let registry = json!({ "version": "1.0.0", "tools": [tool] });
+    place.write("tools.registry.json", &registry.to_string());
+    let handlers = "import os, time\n\ndef one(args):\n    open(\"effects.txt\", \"a\").write(args[\"n\"] + \"\\n\")\n    \
+        while not os.path.exists(\"go\"):\n        time.sleep(0.02)\n    return args[\"n\"]\n";
+    place.write("handlers/py.py", handlers);
+    let steps: Vec<Value> = (0..20)
+        .map(|n| json!({"id": format!("s{n}"), "tool": "py.one", "args": {"n": n.to_string()}}))
+        .collect();
+    place.write("plan.json", &json!({"planId": "p", "steps": steps}).to_string());
+    let plan = ["plan", "plan.json", "--format", "json"];
+    let mut child = place.command(&plan).stdout(Stdio::piped()).spawn().unwrap();
+    let effects = || {
+        let text = std::fs::read_to_string(place.path().join("handlers/effects.txt"));
+        let mut all: Vec<u32> =
+            text.unwrap_or_default().lines().map(|line| line.parse().unwrap()).collect();
+        all.sort_unstable();
+        all
+    };
+    until("a step runs", || !effects().is_empty());
+    let sent = Command::new("kill").arg(child.id().to_string()).status().unwrap();
+    assert!(sent.success());
+    place.write("handlers/go", "");
+    let mut told = String::new();
+    child.stdout.take().unwrap().read_to_string(&mut told).unwrap();
+    let ended = child.wait().unwrap();
+    assert!(ended.code().is_some(), "it was not killed: {ended}");
+    let report: Value = serde_json::from_str(&told).unwrap();
+    assert_eq!(report["steps"].as_array().unwrap().len(), 20, "{report}");
+    let (again, exit) = place.json(&["plan", "plan.json"]);
+    assert_eq!(exit, 0, "{again}");
+    assert_eq!(effects(), (0..20).collect::<Vec<u32>>(), "each step once");
     place.assert_sound();
 }
 

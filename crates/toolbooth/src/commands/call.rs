@@ -14,6 +14,7 @@ use toolbooth_registry::Source;
 use super::text_argument;
 use crate::callers;
 use crate::cli::Context;
+use crate::commands::serve::Signals;
 use crate::compose::Runtime;
 use crate::failure::{Failure, USAGE};
 use crate::offline::{OfflineGateway, report_assumptions};
@@ -55,11 +56,11 @@ pub(super) async fn call(
     };
     let (conversation, counterpart) = Conversation::pair(false);
     let cancel = counterpart.cancel.clone();
+    let mut signals = Signals::new()?;
     let interrupted = tokio::spawn(async move {
-        // The first interrupt cancels the call, which still receives its receipt.
-        if tokio::signal::ctrl_c().await.is_ok() {
-            cancel.cancel();
-        }
+        // The first signal cancels the call, which still receives its receipt.
+        signals.received().await;
+        cancel.cancel();
     });
     let (result, notes) = runtime.proxy.call_explained(asked, conversation).await;
     interrupted.abort();
@@ -214,8 +215,17 @@ pub(super) async fn plan(
     let runtime = Runtime::build(offline).await?;
     runtime.record_discovered().await;
     let context = CallContext { agent_id: Some("cli".to_owned()), ..CallContext::default() };
-    let report = runtime.proxy.plan(plan, &caller, &context).await;
-    runtime.shut_down().await?;
+    let mut signals = Signals::new()?;
+    let mut planning = std::pin::pin!(runtime.proxy.plan(plan, &caller, &context));
+    let (report, ended) = tokio::select! {
+        report = &mut planning => (report, runtime.shut_down().await),
+        // Running steps are settled or cancelled, and further ones are refused.
+        ended = async {
+            signals.received().await;
+            runtime.shut_down().await
+        } => (planning.await, ended),
+    };
+    ended?;
     let report = report.map_err(refused)?;
     let switched_off = report.skipped;
     let succeeded = switched_off || report.steps.iter().all(|step| step.success);

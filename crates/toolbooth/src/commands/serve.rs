@@ -37,13 +37,14 @@ const START_PATIENCE: Duration = Duration::from_secs(8);
 /// The default number of concurrent asynchronous calls of `serve`.
 const WORKERS: usize = 4;
 
-struct Signals {
+/// The signals that end a command in an orderly way.
+pub(super) struct Signals {
     terminate: Signal,
     interrupt: Signal,
 }
 
 impl Signals {
-    fn new() -> Result<Self, Failure> {
+    pub(super) fn new() -> Result<Self, Failure> {
         let take = |kind| {
             signal(kind)
                 .map_err(|error| Failure::usage(format!("signals cannot be received: {error}")))
@@ -54,7 +55,7 @@ impl Signals {
         })
     }
 
-    async fn received(&mut self) {
+    pub(super) async fn received(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => (),
             _ = self.interrupt.recv() => (),
