@@ -39,10 +39,16 @@ impl Resolve for Resolver {
             let found: Vec<SocketAddr> = found.collect();
             match found.iter().find(|address| doors.has(**address)) {
                 Some(door) => Err(ConnectError::Door(*door).into()),
-                None => Ok(Box::new(found.into_iter()) as Addrs),
+                // The port of the connection is that of the URL, or of a proxy.
+                None => Ok(Box::new(found.into_iter().map(without_port)) as Addrs),
             }
         })
     }
+}
+
+fn without_port(mut address: SocketAddr) -> SocketAddr {
+    address.set_port(0);
+    address
 }
 
 /// Returns the address that a URL writes out, for which no name is looked up.

@@ -217,13 +217,14 @@ pub(super) async fn plan(
     let context = CallContext { agent_id: Some("cli".to_owned()), ..CallContext::default() };
     let mut signals = Signals::new()?;
     let mut planning = std::pin::pin!(runtime.proxy.plan(plan, &caller, &context));
-    let (report, ended) = tokio::select! {
-        report = &mut planning => (report, runtime.shut_down().await),
+    let report = tokio::select! {
+        report = &mut planning => Some(report),
+        () = signals.received() => None,
+    };
+    let (report, ended) = match report {
+        Some(report) => (report, runtime.shut_down().await),
         // Running steps are settled or cancelled, and further ones are refused.
-        ended = async {
-            signals.received().await;
-            runtime.shut_down().await
-        } => (planning.await, ended),
+        None => tokio::join!(planning, runtime.shut_down()),
     };
     ended?;
     let report = report.map_err(refused)?;
