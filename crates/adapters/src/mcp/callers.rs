@@ -59,6 +59,8 @@ impl CallerLinks {
         caller: &Caller,
         template: &Link,
     ) -> Result<Arc<Link>, ExecutionError> {
+        // Credentials are read while the links are held: a request never puts back those that another one replaced.
+        let mut links = self.links.lock().await;
         let credentials = match &self.settings.credentials {
             Some(own) => own(caller).ok_or_else(|| {
                 let server = &self.settings.server;
@@ -68,7 +70,6 @@ impl CallerLinks {
             })?,
             None => Vec::new(),
         };
-        let mut links = self.links.lock().await;
         if let Some(own) = links.get_mut(caller).filter(|own| own.credentials == credentials) {
             own.used = Instant::now();
             return Ok(Arc::clone(&own.link));

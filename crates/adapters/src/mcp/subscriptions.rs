@@ -7,6 +7,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use serde_json::{Map, Value};
@@ -52,6 +53,8 @@ pub(super) struct Subscriptions {
     accepted: watch::Sender<Accepted>,
     /// Serializes subscribing and unsubscribing.
     changing: tokio::sync::Mutex<()>,
+    /// Whether a session was given up because it accepted no subscription, and none was accepted since.
+    has_ended_session: AtomicBool,
 }
 
 impl Default for Subscriptions {
@@ -61,6 +64,7 @@ impl Default for Subscriptions {
             wanted: watch::Sender::default(),
             accepted: watch::Sender::new(accepted),
             changing: tokio::sync::Mutex::default(),
+            has_ended_session: AtomicBool::new(false),
         }
     }
 }
@@ -147,7 +151,10 @@ impl Subscriptions {
                 let mut request = Request { method: "resources/subscribe", ..Request::default() };
                 request.params.insert("uri".to_owned(), Value::from(uri.as_str()));
                 if let Err(failure) = channel.request(&request, &[], ACCEPT_TIMEOUT, None).await {
-                    if failure.needs_new_session() {
+                    // Once: a server that answers so in a new session too is asked again with pauses.
+                    if failure.needs_new_session()
+                        && !self.has_ended_session.swap(true, Ordering::Relaxed)
+                    {
                         return channel.session_over();
                     }
                     if pause == AGAIN_FIRST {
@@ -156,6 +163,7 @@ impl Subscriptions {
                     failed.insert(uri);
                     continue;
                 }
+                self.has_ended_session.store(false, Ordering::Relaxed);
                 // The resource may have changed without a subscription.
                 channel.line.incoming.notifications.updated(uri);
             }

@@ -188,7 +188,10 @@ impl Lookup {
                 self.connection = Self::connect_in_memory().map_err(unavailable)?;
                 self.in_memory_since = Some(Instant::now());
                 self.forget();
-                self.try_catch_up(database).map_err(LedgerError::from)
+                let caught_up = self.try_catch_up(database).map_err(LedgerError::from);
+                // The time counts from the end, which may be much later.
+                self.in_memory_since = Some(Instant::now());
+                caught_up
             }
             done => done.map_err(LedgerError::from),
         }

@@ -152,7 +152,13 @@ pub(super) async fn audit(loaded: Trusted, command: Audit) -> Result<bool, Failu
                         .await?
                         .ok_or_else(|| Failure::store("there is no store to verify").at(place))?;
                     if let Some(beside) = &beside {
-                        match fitting_digester(beside, &*reads).await? {
+                        let fitting = match fitting_digester(beside, &*reads).await {
+                            Err(failure) if store.is_some() => {
+                                StoreDigester::Lacks(failure.message)
+                            }
+                            fitting => fitting?,
+                        };
+                        match fitting {
                             StoreDigester::Fits(digester) => known.digester = Some(digester),
                             // A copy for an auditor has no secrets.
                             StoreDigester::Lacks(reason) if store.is_some() => {
