@@ -6,6 +6,7 @@ use std::io::Read;
 use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
+use toolbooth_tests::postgres::Postgres;
 use toolbooth_tests::waiting::until;
 use toolbooth_tests::{Place, WRITING_HANDLERS};
 
@@ -170,31 +171,44 @@ fn documents_are_parsed_in_a_worker_that_they_cannot_take_along() {
     place.assert_sound();
 }
 
-#[test]
-fn a_plan_that_is_ended_reports_its_steps_and_repeats_none() {
+/// Returns a place with the tool `py.one`, which writes its `n` to a file and then executes `rest`.
+fn with_handler(settings: &str, rest: &str) -> Place {
     let place = Place::new();
-    place.write("toolbooth.toml", WRITING_HANDLERS);
+    place.write("toolbooth.toml", &format!("{settings}{WRITING_HANDLERS}"));
     let tool = json!({ "name": "py.one", "description": "d", "input_schema": {"type": "object"},
         "output_schema": {}, "idempotency": {"mode": "on-key"} });
     let registry = json!({ "version": "1.0.0", "tools": [tool] });
     place.write("tools.registry.json", &registry.to_string());
-    let handlers = "import os, time\n\ndef one(args):\n    open(\"effects.txt\", \"a\").write(args[\"n\"] + \"\\n\")\n    \
-        while not os.path.exists(\"go\"):\n        time.sleep(0.02)\n    return args[\"n\"]\n";
-    place.write("handlers/py.py", handlers);
+    let handler = format!(
+        "import os, time\n\ndef one(args):\n    open(\"effects.txt\", \"a\").write(args[\"n\"] + \"\\n\")\n    \
+         {rest}\n    return args[\"n\"]\n"
+    );
+    place.write("handlers/py.py", &handler);
+    place
+}
+
+/// The end of a handler that waits for the file `go`.
+const WAITING: &str = "while not os.path.exists(\"go\"):\n        time.sleep(0.02)";
+
+/// Returns what the handler of [`with_handler`] has written, sorted.
+fn effects(place: &Place) -> Vec<u32> {
+    let text = std::fs::read_to_string(place.path().join("handlers/effects.txt"));
+    let mut all: Vec<u32> =
+        text.unwrap_or_default().lines().map(|line| line.parse().unwrap()).collect();
+    all.sort_unstable();
+    all
+}
+
+#[test]
+fn a_plan_that_is_ended_reports_its_steps_and_repeats_none() {
+    let place = with_handler("", WAITING);
     let steps: Vec<Value> = (0..20)
         .map(|n| json!({"id": format!("s{n}"), "tool": "py.one", "args": {"n": n.to_string()}}))
         .collect();
     place.write("plan.json", &json!({"planId": "p", "steps": steps}).to_string());
     let plan = ["plan", "plan.json", "--format", "json"];
     let mut child = place.command(&plan).stdout(Stdio::piped()).spawn().unwrap();
-    let effects = || {
-        let text = std::fs::read_to_string(place.path().join("handlers/effects.txt"));
-        let mut all: Vec<u32> =
-            text.unwrap_or_default().lines().map(|line| line.parse().unwrap()).collect();
-        all.sort_unstable();
-        all
-    };
-    until("a step runs", || !effects().is_empty());
+    until("a step runs", || !effects(&place).is_empty());
     let sent = Command::new("kill").arg(child.id().to_string()).status().unwrap();
     assert!(sent.success());
     place.write("handlers/go", "");
@@ -206,7 +220,51 @@ fn a_plan_that_is_ended_reports_its_steps_and_repeats_none() {
     assert_eq!(report["steps"].as_array().unwrap().len(), 20, "{report}");
     let (again, exit) = place.json(&["plan", "plan.json"]);
     assert_eq!(exit, 0, "{again}");
-    assert_eq!(effects(), (0..20).collect::<Vec<u32>>(), "each step once");
+    assert_eq!(effects(&place), (0..20).collect::<Vec<u32>>(), "each step once");
+    place.assert_sound();
+}
+
+#[test]
+fn a_pause_holds_for_the_later_steps_of_a_plan_that_runs() {
+    let place = with_handler("", "time.sleep(0.2)");
+    let step = |n: u32| {
+        let needs: Vec<String> = n.checked_sub(1).map(|n| format!("s{n}")).into_iter().collect();
+        let args = json!({"n": n.to_string()});
+        json!({"id": format!("s{n}"), "tool": "py.one", "args": args, "needs": needs})
+    };
+    let steps: Vec<Value> = (0..50).map(step).collect();
+    place.write("plan.json", &json!({"planId": "p", "steps": steps}).to_string());
+    let plan = ["plan", "plan.json", "--format", "json"];
+    let child = place.command(&plan).stdout(Stdio::piped()).spawn().unwrap();
+    until("a step runs", || !effects(&place).is_empty());
+    assert!(place.run(&["pause"]).status.success());
+    let report = child.wait_with_output().unwrap().stdout;
+    let report: Value = serde_json::from_slice(&report).unwrap();
+    let codes: Vec<&Value> =
+        report["steps"].as_array().unwrap().iter().map(|step| &step["code"]).collect();
+    assert!(codes.contains(&&json!("paused")), "{report}");
+    assert!(effects(&place).len() < 50);
+    place.assert_sound();
+}
+
+#[test]
+fn a_call_by_command_renews_its_lease() {
+    let Some(server) = Postgres::start() else { return };
+    let database = server.database();
+    let settings = "[lock]\nmode = \"off\"\n[store]\nurl = { secret_ref = \"env:URL\" }\n\
+        digest_key = { secret_ref = \"env:KEY\" }\n";
+    let place = with_handler(settings, WAITING)
+        .env("URL", &server.url(&database))
+        .env("KEY", &"ab".repeat(32));
+    let call = ["call", "py.one", "--args", r#"{"n":"1"}"#];
+    let mut child = place.command(&call).stdout(Stdio::null()).spawn().unwrap();
+    until("the tool runs", || !effects(&place).is_empty());
+    let renewed = || server.sql(&database, "SELECT max(renewed) FROM writers");
+    let first = renewed();
+    // Without it, other gateways take the call for lost.
+    until("the lease is renewed", || renewed() != first);
+    place.write("handlers/go", "");
+    assert!(child.wait().unwrap().success());
     place.assert_sound();
 }
 

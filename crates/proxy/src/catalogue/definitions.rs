@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use toolbooth_registry::lock::{Lock, LockFile};
+use toolbooth_registry::lock::LockFile;
 use toolbooth_registry::{RegisteredItem, RegisteredTool, Source, SourceItems, discovered};
 
 use super::Catalogue;
@@ -70,17 +70,10 @@ impl Catalogue {
     }
 }
 
-fn approved(world: &World) -> Option<&LockFile> {
-    match &world.approvals.lock {
-        Lock::File(lock) | Lock::FirstUse(lock) => Some(lock),
-        Lock::Off | Lock::Missing => None,
-    }
-}
-
 /// Whether the world has no tool of this id, or has it as it is approved.
 fn takes_tool(world: &World, tool: &RegisteredTool) -> bool {
     let Some(own) = world.registry.get(tool.id().as_str()) else { return true };
-    let locked = approved(world).and_then(|lock| lock.of_tool(own));
+    let locked = world.approvals.lock.approved().and_then(|lock| lock.of_tool(own));
     own.source() == tool.source()
         && own.source_digest() != tool.source_digest()
         && locked.is_some_and(|(_, locked)| locked.source_digest == own.source_digest())
@@ -89,7 +82,7 @@ fn takes_tool(world: &World, tool: &RegisteredTool) -> bool {
 /// As [`takes_tool`], for an item.
 fn takes_item(world: &World, item: &RegisteredItem) -> bool {
     let Some(own) = world.items.locked(&item.locked_id()) else { return true };
-    let locked = approved(world).and_then(|lock| lock.get_item(&own.locked_id()));
+    let locked = world.approvals.lock.approved().and_then(|lock| lock.get_item(&own.locked_id()));
     own.source() == item.source()
         && own.source_digest() != item.source_digest()
         && locked.is_some_and(|locked| locked.source_digest == own.source_digest())

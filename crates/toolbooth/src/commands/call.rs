@@ -1,5 +1,7 @@
 //! `call` and `plan`: run calls through the call path that every front door uses.
 
+use std::sync::Arc;
+
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use toolbooth_contracts::id::nearest;
@@ -11,10 +13,11 @@ use toolbooth_contracts::{
 use toolbooth_proxy::{InvalidPlan, Limits, check_plan};
 use toolbooth_registry::Source;
 
+use super::maintenance::Maintenance;
+use super::signals::{Signals, interrupted};
 use super::text_argument;
 use crate::callers;
 use crate::cli::Context;
-use crate::commands::serve::Signals;
 use crate::compose::Runtime;
 use crate::failure::{Failure, USAGE};
 use crate::offline::{OfflineGateway, report_assumptions};
@@ -35,7 +38,8 @@ pub(super) async fn call(
     let caller = callers::named(&loaded, &context.caller).await?;
     let offline = OfflineGateway::build(loaded).await?;
     find(&offline, std::iter::once(tool)).await;
-    let runtime = Runtime::build(offline).await?;
+    let runtime = Arc::new(Runtime::build(offline).await?);
+    let mut maintenance = Maintenance::of_command(&runtime);
     runtime.record_discovered().await;
     let visible = runtime.offline.catalogue.view(&caller);
     let asked = ToolCall {
@@ -57,14 +61,27 @@ pub(super) async fn call(
     let (conversation, counterpart) = Conversation::pair(false);
     let cancel = counterpart.cancel.clone();
     let mut signals = Signals::new()?;
-    let interrupted = tokio::spawn(async move {
-        // The first signal cancels the call, which still receives its receipt.
-        signals.received().await;
-        cancel.cancel();
-    });
-    let (result, notes) = runtime.proxy.call_explained(asked, conversation).await;
-    interrupted.abort();
-    runtime.shut_down().await?;
+    let mut calling = std::pin::pin!(runtime.proxy.call_explained(asked, conversation));
+    let called = tokio::select! {
+        called = &mut calling => Ok(called),
+        stop = stopped(&mut signals, &mut maintenance) => Err(stop),
+    };
+    let ((result, notes), defect) = match called {
+        Ok(called) => (called, None),
+        // The call is cancelled, and still receives its receipt.
+        Err(defect) => {
+            cancel.cancel();
+            tokio::select! {
+                called = calling => (called, defect),
+                () = signals.received() => return Err(interrupted()),
+            }
+        }
+    };
+    end(&runtime, &mut signals).await?;
+    maintenance.end().await;
+    if let Some(defect) = defect {
+        return Err(defect);
+    }
     let succeeded = result.status == Status::Succeeded;
     if format.is_json() {
         let mut out = serde_json::to_value(&result).unwrap_or_default();
@@ -116,6 +133,22 @@ pub(super) async fn call(
         }
     }
     Ok(succeeded)
+}
+
+/// Waits for a reason to stop: a signal, or the defect of a periodic task.
+async fn stopped(signals: &mut Signals, maintenance: &mut Maintenance) -> Option<Failure> {
+    tokio::select! {
+        () = signals.received() => None,
+        failure = maintenance.failed() => Some(failure),
+    }
+}
+
+/// Closes the gateway, unless a signal ends the command first.
+async fn end(runtime: &Runtime, signals: &mut Signals) -> Result<(), Failure> {
+    tokio::select! {
+        ended = runtime.shut_down() => ended,
+        () = signals.received() => Err(interrupted()),
+    }
 }
 
 /// Returns arguments as raw JSON. Text that is not JSON is wrong usage. Other invalid arguments are passed to
@@ -212,21 +245,32 @@ pub(super) async fn plan(
     if offline.worlds.now().policy().enabled().is_ok() {
         find(&offline, names.iter().map(String::as_str)).await;
     }
-    let runtime = Runtime::build(offline).await?;
+    let runtime = Arc::new(Runtime::build(offline).await?);
+    let mut maintenance = Maintenance::of_command(&runtime);
     runtime.record_discovered().await;
     let context = CallContext { agent_id: Some("cli".to_owned()), ..CallContext::default() };
     let mut signals = Signals::new()?;
     let mut planning = std::pin::pin!(runtime.proxy.plan(plan, &caller, &context));
-    let report = tokio::select! {
-        report = &mut planning => Some(report),
-        () = signals.received() => None,
+    let planned = tokio::select! {
+        report = &mut planning => Ok(report),
+        stop = stopped(&mut signals, &mut maintenance) => Err(stop),
     };
-    let (report, ended) = match report {
-        Some(report) => (report, runtime.shut_down().await),
+    let (report, ended, defect) = match planned {
+        Ok(report) => (report, end(&runtime, &mut signals).await, None),
         // Running steps are settled or cancelled, and further ones are refused.
-        None => tokio::join!(planning, runtime.shut_down()),
+        Err(defect) => {
+            let (report, ended) = tokio::select! {
+                both = async { tokio::join!(planning, runtime.shut_down()) } => both,
+                () = signals.received() => return Err(interrupted()),
+            };
+            (report, ended, defect)
+        }
     };
     ended?;
+    maintenance.end().await;
+    if let Some(defect) = defect {
+        return Err(defect);
+    }
     let report = report.map_err(refused)?;
     let switched_off = report.skipped;
     let succeeded = switched_off || report.steps.iter().all(|step| step.success);

@@ -15,6 +15,7 @@ use toolbooth_contracts::{
 };
 use toolbooth_import::{HookCall, HookClient};
 
+use super::maintenance::Maintenance;
 use crate::callers;
 use crate::compose::Runtime;
 use crate::config::{DurabilitySetting, Hook, Loaded};
@@ -52,7 +53,7 @@ pub(super) async fn decide(
         Err(_) => Decision::deny("Toolbooth did not decide on this call in time, so it is denied."),
     };
     // What was decided is recorded. The end of the log, and notifications, have what is left of the time.
-    if let Some(runtime) = gateway {
+    if let Some((runtime, _maintenance)) = gateway {
         match tokio::time::timeout(left(), runtime.shut_down()).await {
             Ok(Ok(())) => (),
             Ok(Err(failure)) => crate::notice(&failure.text()),
@@ -67,7 +68,7 @@ async fn decided(
     client: HookClient,
     end: Instant,
     trusted: Result<Trusted, Failure>,
-    gateway: &mut Option<Runtime>,
+    gateway: &mut Option<(Arc<Runtime>, Maintenance)>,
 ) -> Result<Decision, Failure> {
     let call = read(client)?;
     let loaded = trusted?;
@@ -86,7 +87,10 @@ async fn decided(
     let HookCall { tool, input, session_id, .. } = call;
     let args = serde_json::to_string(&Value::Object(input)).and_then(RawValue::from_string);
     let args = args.map_err(|error| Failure::usage(format!("the arguments: {error}")))?;
-    let runtime = gateway.insert(Runtime::build(OfflineGateway::build(loaded).await?).await?);
+    let runtime = Arc::new(Runtime::build(OfflineGateway::build(loaded).await?).await?);
+    // The call can wait for an approval longer than a lease lasts.
+    let maintenance = Maintenance::of_command(&runtime);
+    let (runtime, _) = gateway.insert((runtime, maintenance));
     // A call that waits for its approval is answered before the time is over.
     let limit = end.saturating_duration_since(Instant::now()).mul_f64(0.8);
     let asked = ToolCall {

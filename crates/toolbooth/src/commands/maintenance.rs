@@ -34,7 +34,7 @@ const APPROVALS_KEPT: &str = "30d";
 /// How long the end of the tasks is awaited.
 const END_PATIENCE: Duration = Duration::from_secs(2);
 
-/// The periodic tasks of a gateway. Dropping it ends them.
+/// The periodic tasks of a process that runs calls. Dropping it ends them.
 pub(super) struct Maintenance {
     tasks: OwnThread,
     renewal: OwnThread,
@@ -49,10 +49,21 @@ struct OwnThread {
 }
 
 impl Maintenance {
-    /// Starts the tasks.
+    /// Starts the tasks of a gateway.
     pub(super) fn start(runtime: &Arc<Runtime>, socket: Option<OperatorSocket>) -> Self {
+        Self::with(runtime, maintain(Arc::clone(runtime), socket))
+    }
+
+    /// Starts the tasks of a command that runs calls. Without them other gateways would take its calls for lost, and
+    /// a pause would not hold for a plan that runs.
+    pub(super) fn of_command(runtime: &Arc<Runtime>) -> Self {
+        let own = Arc::clone(runtime);
+        Self::with(runtime, async move { refresh_orders(&own.proxy).await })
+    }
+
+    fn with(runtime: &Arc<Runtime>, tasks: impl Future<Output = ()> + Send + 'static) -> Self {
         Self {
-            tasks: OwnThread::of(maintain(Arc::clone(runtime), socket)),
+            tasks: OwnThread::of(tasks),
             renewal: OwnThread::every(RENEW_EVERY, {
                 let runtime = Arc::clone(runtime);
                 async move || {
@@ -168,12 +179,6 @@ async fn maintain(runtime: Arc<Runtime>, socket: Option<OperatorSocket>) {
             runtime.record_discovered().await;
         }
     };
-    let refreshing_orders = async {
-        loop {
-            tokio::time::sleep(ORDERS_EVERY).await;
-            refresh_orders(&runtime.proxy).await;
-        }
-    };
     let serving_socket = async {
         if let Some(socket) = socket {
             let catalogue = Arc::clone(&runtime.offline.catalogue);
@@ -185,7 +190,7 @@ async fn maintain(runtime: Arc<Runtime>, socket: Option<OperatorSocket>) {
             recording_discoveries,
             serving_socket,
             signing,
-            refreshing_orders,
+            refresh_orders(&runtime.proxy),
             reload::watch_files(&runtime),
             reload::on_signal(&runtime),
             retain(&runtime)
@@ -194,10 +199,13 @@ async fn maintain(runtime: Arc<Runtime>, socket: Option<OperatorSocket>) {
     tokio::join!(remembering_names, refreshing_sources, others);
 }
 
-/// Reads the orders of operators again. Keys are refused once the last reading is too old.
+/// Reads the orders of operators again and again. Keys are refused once the last reading is too old.
 async fn refresh_orders(proxy: &ToolProxy) {
-    if let Err(error) = proxy.refresh_orders().await {
-        tracing::warn!(%error, "the orders of operators cannot be read");
+    loop {
+        tokio::time::sleep(ORDERS_EVERY).await;
+        if let Err(error) = proxy.refresh_orders().await {
+            tracing::warn!(%error, "the orders of operators cannot be read");
+        }
     }
 }
 

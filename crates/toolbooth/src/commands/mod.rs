@@ -21,6 +21,7 @@ mod records;
 mod reload;
 mod replay;
 mod serve;
+mod signals;
 mod store;
 mod tools;
 mod trust;

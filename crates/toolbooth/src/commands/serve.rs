@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use serde_json::json;
 use tokio::net::TcpListener;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use toolbooth_contracts::event::AuditEventKind;
 use toolbooth_contracts::id::nearest;
@@ -18,6 +17,7 @@ use toolbooth_server::peer::SocketDiagnostics;
 use toolbooth_store::sqlite::StartCheck;
 
 use super::maintenance::Maintenance;
+use super::signals::{Signals, interrupted};
 use crate::certificate;
 use crate::compose::Runtime;
 use crate::config::RuleMode;
@@ -36,32 +36,6 @@ const START_PATIENCE: Duration = Duration::from_secs(8);
 
 /// The default number of concurrent asynchronous calls of `serve`.
 const WORKERS: usize = 4;
-
-/// The signals that end a command in an orderly way.
-pub(super) struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
-}
-
-impl Signals {
-    pub(super) fn new() -> Result<Self, Failure> {
-        let take = |kind| {
-            signal(kind)
-                .map_err(|error| Failure::usage(format!("signals cannot be received: {error}")))
-        };
-        Ok(Self {
-            terminate: take(SignalKind::terminate())?,
-            interrupt: take(SignalKind::interrupt())?,
-        })
-    }
-
-    pub(super) async fn received(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => (),
-            _ = self.interrupt.recv() => (),
-        }
-    }
-}
 
 pub(super) async fn serve(loaded: Trusted, listen: Option<String>) -> Result<bool, Failure> {
     report_assumptions(&loaded);
@@ -161,7 +135,7 @@ pub(super) async fn serve(loaded: Trusted, listen: Option<String>) -> Result<boo
             let _ = tokio::time::timeout(Duration::from_secs(3), serving).await;
             closed
         } => ended,
-        () = signals.received() => Err(Failure::new(crate::failure::FAILED, "interrupted", "stopped at the second signal")),
+        () = signals.received() => Err(interrupted()),
     };
     maintenance.end().await;
     ended.and_then(|()| defect.map_or(Ok(true), Err))
@@ -209,7 +183,7 @@ pub(super) async fn stdio(loaded: Trusted, toolset: Option<String>) -> Result<bo
     };
     let ended = tokio::select! {
         ended = runtime.shut_down() => ended,
-        () = patience => Err(Failure::new(crate::failure::FAILED, "interrupted", "stopped at the second signal")),
+        () = patience => Err(interrupted()),
     };
     maintenance.end().await;
     ended?;
@@ -330,7 +304,7 @@ pub(super) async fn worker(loaded: Trusted, at_once: u32) -> Result<bool, Failur
     }
     let ended = tokio::select! {
         ended = runtime.shut_down() => ended,
-        () = signals.received() => Err(Failure::new(crate::failure::FAILED, "interrupted", "stopped at the second signal")),
+        () = signals.received() => Err(interrupted()),
     };
     maintenance.end().await;
     ended.and_then(|()| defect.map_or(Ok(true), Err))
