@@ -2,13 +2,16 @@
 //! them.
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use toolbooth_adapters::CommandLine;
 use toolbooth_adapters::launcher::Launcher;
-use toolbooth_adapters::mcp::{CallerSettings, Child, McpServer, Reach, ServerSettings};
+use toolbooth_adapters::mcp::{
+    CallerSettings, Child, Credentials, McpServer, Reach, ServerSettings,
+};
+use toolbooth_adapters::secrets::Setting;
 use toolbooth_contracts::conversation::{CONVERSATION_CAPACITY, Counterpart, LogLevel};
 use toolbooth_contracts::error::UpstreamError;
 use toolbooth_contracts::port::{
@@ -31,6 +34,10 @@ struct Scripted {
 
 impl Scripted {
     fn new(era: &str, pages: &str) -> Self {
+        Self::with(era, pages, None)
+    }
+
+    fn with(era: &str, pages: &str, callers: Option<CallerSettings>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let log = folder.path().join("log");
         let path = log.display().to_string();
@@ -41,7 +48,7 @@ impl Scripted {
             name: "scripted".to_owned(),
             reach: Reach::Stdio(Box::new(Child { line, profile: None })),
             startup_timeout: Duration::from_secs(20),
-            callers: None,
+            callers,
         };
         let launcher = Launcher::of_this_program(None);
         Self {
@@ -344,31 +351,38 @@ async fn a_flood_of_changes_is_bounded() {
     assert!((1..20).contains(&told), "{told}");
 }
 
+/// A caller keeps its subscriptions while its credentials change, as long as it has some.
 async fn a_caller_of_its_own_hears_its_own_notices() {
-    let alone = Scripted::new("legacy", "");
-    let folder = tempfile::tempdir().unwrap();
-    let log = folder.path().join("log").display().to_string();
-    let argv = ["/usr/bin/python3", "-c", SCRIPT, &log, "legacy"];
-    let argv = argv.iter().map(|word| (*word).into()).collect();
-    let line = CommandLine { argv, cwd: Some("/".into()), ..CommandLine::default() };
-    let server = McpServer::new(
-        ServerSettings {
-            name: "scripted".to_owned(),
-            reach: Reach::Stdio(Box::new(Child { line, profile: None })),
-            startup_timeout: Duration::from_secs(20),
-            callers: Some(CallerSettings { server: "scripted".to_owned(), credentials: None }),
-        },
-        Launcher::of_this_program(None),
-        ExecutionLog::default(),
-    );
-    let scripted = Scripted { server, ..alone };
+    for (era, asked) in [("legacy", "resources/subscribe"), ("modern", "subscriptions/listen")] {
+        hears_its_own_notices(era, asked).await;
+    }
+}
+
+async fn hears_its_own_notices(era: &str, asked: &str) {
+    let own = Arc::new(Mutex::new(Some("first")));
+    let given = Arc::clone(&own);
+    let credentials: Credentials = Arc::new(move |_| {
+        let token = Setting::Literal((*given.lock().unwrap())?.to_owned());
+        Some(vec![("TOKEN".to_owned(), token)])
+    });
+    let callers = CallerSettings { server: "scripted".to_owned(), credentials: Some(credentials) };
+    let scripted = Scripted::with(era, "", Some(callers));
     let notices = scripted.server.notices();
     scripted.ask(Ask::Subscribe { uri: "r:1".to_owned() }).await.unwrap();
     scripted.call("touch", json!({ "uri": "r:1" })).await.unwrap();
     let caller = Some(Caller::local().name().to_owned());
     let updated = Notice::ResourceUpdated { uri: "r:1".to_owned(), caller };
-    assert_eq!(soon("a notice", notices.recv()).await.unwrap(), updated);
+    assert_eq!(soon("a notice", notices.recv()).await.unwrap(), updated, "{era}");
+    let before = scripted.sent(asked).len();
+    *own.lock().unwrap() = Some("second");
+    scripted.call("echo", json!({})).await.unwrap();
+    assert_eq!(soon("a notice", notices.recv()).await.unwrap(), updated, "{era}: it is new there");
+    assert_eq!(scripted.sent(asked).len(), before + 1, "{era}");
+    *own.lock().unwrap() = None;
+    let refused = scripted.call("echo", json!({})).await.unwrap_err();
+    assert_eq!(refused.code, ErrorCode::NotConfigured);
     scripted.server.close().await;
+    assert!(soon("no notice", async { notices.recv().await.is_err() }).await, "{era}");
 }
 
 async fn what_is_no_call_is_asked() {

@@ -2,9 +2,9 @@
 //!
 //! Path: 7. Doc: execution.md#callers-of-their-own
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use toolbooth_contracts::port::ExecutionError;
@@ -45,7 +45,29 @@ struct CallerLink {
 /// A connection for each caller.
 pub(super) struct CallerLinks {
     settings: CallerSettings,
-    links: tokio::sync::Mutex<HashMap<Caller, CallerLink>>,
+    links: tokio::sync::Mutex<Links>,
+}
+
+#[derive(Default)]
+struct Links {
+    current: HashMap<Caller, CallerLink>,
+    /// Links whose credentials are no longer in force. They close once their requests have ended.
+    replaced: Vec<Weak<Link>>,
+}
+
+impl Links {
+    /// Takes the link of a caller out of use; requests in flight get their answers. Returns the resources that it was
+    /// subscribed to.
+    fn replace(&mut self, caller: &Caller) -> BTreeSet<String> {
+        let Some(CallerLink { link, .. }) = self.current.remove(caller) else {
+            return BTreeSet::new();
+        };
+        self.replaced.retain(|link| link.strong_count() > 0);
+        self.replaced.push(Arc::downgrade(&link));
+        let subscribed = link.take_subscriptions();
+        tokio::spawn(async move { link.close_when_idle().await });
+        subscribed
+    }
 }
 
 impl CallerLinks {
@@ -62,28 +84,28 @@ impl CallerLinks {
         // Credentials are read while the links are held: a request never puts back those that another one replaced.
         let mut links = self.links.lock().await;
         let credentials = match &self.settings.credentials {
-            Some(own) => own(caller).ok_or_else(|| {
-                let server = &self.settings.server;
-                ExecutionError::not_configured(format!(
-                    "you have no credentials for this tool's server: `[callers.NAME.secrets.{server}]` is missing"
-                ))
-            })?,
-            None => Vec::new(),
+            Some(own) => own(caller),
+            None => Some(Vec::new()),
         };
-        if let Some(own) = links.get_mut(caller).filter(|own| own.credentials == credentials) {
+        let Some(credentials) = credentials else {
+            // Its earlier credentials are not in force any more, and neither are its subscriptions.
+            drop(links.replace(caller));
+            let server = &self.settings.server;
+            return Err(ExecutionError::not_configured(format!(
+                "you have no credentials for this tool's server: `[callers.NAME.secrets.{server}]` is missing"
+            )));
+        };
+        let own = links.current.get_mut(caller);
+        if let Some(own) = own.filter(|own| own.credentials == credentials) {
             own.used = Instant::now();
             return Ok(Arc::clone(&own.link));
         }
-        // The caller has other credentials than before: it never uses a connection with the earlier ones again, and
-        // requests in flight get their answers.
-        let replaced = links.remove(caller);
-        if let Some(CallerLink { link, .. }) = replaced {
-            tokio::spawn(async move { link.close_when_idle().await });
-        }
+        // The caller has other credentials than before: it never uses a connection with the earlier ones again.
+        let subscribed = links.replace(caller);
         let mut put_away = None;
-        if links.len() >= CALLERS_MAX {
+        if links.current.len() >= CALLERS_MAX {
             // A link with subscriptions is in use even while it receives no requests.
-            let idle = links.iter().filter(|(_, CallerLink { link, .. })| {
+            let idle = links.current.iter().filter(|(_, CallerLink { link, .. })| {
                 Arc::strong_count(link) == 1 && !link.is_subscribed()
             });
             let longest = idle.min_by_key(|(_, own)| own.used).map(|(caller, _)| caller.clone());
@@ -93,11 +115,11 @@ impl CallerLinks {
                     format!("{CALLERS_MAX} callers use the server at this moment"),
                 )
             })?;
-            put_away = links.remove(&longest);
+            put_away = links.current.remove(&longest);
         }
-        let link = Arc::new(template.of_caller(caller.name(), credentials.clone()));
+        let link = template.of_caller(caller.name(), credentials.clone()).subscribed_to(subscribed);
         let own = CallerLink { used: Instant::now(), credentials, link: Arc::clone(&link) };
-        links.insert(caller.clone(), own);
+        links.current.insert(caller.clone(), own);
         drop(links);
         if let Some(CallerLink { link: old, .. }) = put_away {
             old.close().await;
@@ -106,8 +128,9 @@ impl CallerLinks {
     }
 
     pub(super) async fn close(&self) {
-        let links: Vec<_> = self.links.lock().await.drain().map(|(_, own)| own.link).collect();
-        for link in links {
+        let Links { current, replaced } = std::mem::take(&mut *self.links.lock().await);
+        let replaced = replaced.iter().filter_map(Weak::upgrade);
+        for link in current.into_values().map(|own| own.link).chain(replaced) {
             link.close().await;
         }
     }

@@ -2,6 +2,7 @@
 //!
 //! Path: 7. Doc: execution.md#mcp-servers
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -40,7 +41,7 @@ struct State {
     connection: Option<Arc<Connection>>,
     failed: Option<(Instant, Duration, Unconnected)>,
     closed: bool,
-    /// Number of connections opened so far.
+    /// Number of connections opened so far, that of a link which this one replaces included.
     made: u64,
     opened: Option<Instant>,
     /// Number of consecutive connections that were lost soon after they were opened.
@@ -125,6 +126,23 @@ impl Link {
         link.notifications.notices = Arc::clone(&self.notifications.notices);
         link.notifications.caller = Some(caller.to_owned());
         link
+    }
+
+    /// Returns the new link, which subscribes to these resources as after the loss of a connection.
+    pub(super) fn subscribed_to(mut self, uris: BTreeSet<String>) -> Arc<Self> {
+        if uris.is_empty() {
+            return Arc::new(self);
+        }
+        self.subscriptions.add(uris);
+        self.state.get_mut().made = 1;
+        let link = Arc::new(self);
+        link.watch();
+        link
+    }
+
+    /// Ends all subscriptions, and returns their resources.
+    pub(super) fn take_subscriptions(&self) -> BTreeSet<String> {
+        self.subscriptions.take()
     }
 
     pub(super) fn settings(&self) -> &ServerSettings {

@@ -113,6 +113,18 @@ impl Subscriptions {
         });
     }
 
+    /// Adds the resources of an earlier link.
+    pub(super) fn add(&self, uris: BTreeSet<String>) {
+        self.change(|wanted| wanted.extend(uris));
+    }
+
+    /// Removes all resources, and returns them.
+    pub(super) fn take(&self) -> BTreeSet<String> {
+        let mut taken = BTreeSet::new();
+        self.change(|wanted| taken = std::mem::take(wanted));
+        taken
+    }
+
     fn change(&self, change: impl FnOnce(&mut BTreeSet<String>)) -> u64 {
         let mut number = 0;
         self.wanted.send_modify(|wanted| {
