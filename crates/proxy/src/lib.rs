@@ -32,6 +32,7 @@ mod shadow;
 mod shown;
 mod state;
 mod stops;
+mod supervision;
 mod tool_documents;
 mod trail;
 mod view;

@@ -23,6 +23,7 @@ use crate::allowance::{self, Allowance};
 use crate::inline_task::{InlineTask, TaskFailed};
 use crate::state::ProxyState;
 use crate::stops::{self, StopWatch};
+use crate::supervision::{Signal, Supervision, next};
 
 /// How the execution ended.
 pub(super) enum Execution {
@@ -80,7 +81,7 @@ async fn try_run(
     claimed: &mut ClaimedCall,
     execution_log: &ExecutionLog,
 ) -> Result<ToolOutput, ExecutionError> {
-    let mut stop_watch = state.stops.watch();
+    let stop_watch = state.stops.watch();
     // Sees the same stops while the call waits for an answer.
     let mut asking_watch = state.stops.watch();
     // A pause may have come into force since the call took its world. One that comes into force from
@@ -130,18 +131,6 @@ async fn try_run(
         }
         _ => (inner_conversation, None),
     };
-    // Made before the tool starts: it panics where the runtime has no timer.
-    let mut allowance = Allowance::begin(limit, cap, left);
-    let timer = tokio::time::sleep_until(allowance.until());
-    tokio::pin!(timer);
-    let may_block = executor.may_block();
-    let executing = async move { executor.execute(dispatch, inner_conversation).await };
-    let mut task = InlineTask::new(&state.tasks, executing);
-    if may_block {
-        task.spawn();
-    }
-    let read_only = contract.policy.read_only == Some(true);
-    let mut cancel_passed_on = false;
     let (tool_id, adapter) = (contract.tool_id.clone(), found.tool.adapter().clone());
     let caller = found.entered.trail.caller.clone();
     let server = match &adapter {
@@ -151,8 +140,16 @@ async fn try_run(
     let concerned = |target: &PauseTarget| {
         stops::concerns(target, caller.name(), Some(tool_id.as_str()), server)
     };
-    let stopped = stop_watch.stopped(concerned);
-    tokio::pin!(stopped);
+    let allowance = Allowance::begin(limit, cap, left);
+    let mut supervision =
+        Supervision::begin(state, &conversation, allowance, stop_watch, concerned, progress_signal);
+    let may_block = executor.may_block();
+    let executing = async move { executor.execute(dispatch, inner_conversation).await };
+    let mut task = InlineTask::new(&state.tasks, executing);
+    if may_block {
+        task.spawn();
+    }
+    let read_only = contract.policy.read_only == Some(true);
     let cause = loop {
         tokio::select! {
             biased;
@@ -167,30 +164,26 @@ async fn try_run(
                     tracing::error!(%error, "a claim could not be taken up again");
                     break ErrorCode::AdapterFailed;
                 }
-                let spent = state.parts.clock.monotonic().saturating_sub(asked);
-                allowance.extend_cap(spent);
-                let until = timer.deadline().checked_add(spent);
-                timer.as_mut().reset(until.unwrap_or_else(|| allowance.until()));
+                supervision.extend(state.parts.clock.monotonic().saturating_sub(asked));
             }
-            () = &mut timer => break ErrorCode::Timeout,
-            () = state.ending.cancelled() => break ErrorCode::Cancelled,
-            () = &mut stopped => {
-                tracing::info!(tool.id = %tool_id, %caller, "an operator cancels a running call");
-                break ErrorCode::Cancelled;
-            }
-            () = conversation.cancelled(), if !cancel_passed_on => {
-                // The tool of a caller that is only gone may finish what it has begun.
-                if !conversation.has_hung_up() {
-                    cancel.cancel();
-                }
-                cancel_passed_on = true;
-                // A read-only tool is abandoned; others run until their effect is known.
-                if read_only {
+            signal = supervision.signal() => match signal {
+                Signal::TimedOut => break ErrorCode::Timeout,
+                Signal::Ending => break ErrorCode::Cancelled,
+                Signal::Stopped => {
+                    tracing::info!(tool.id = %tool_id, %caller, "an operator cancels a running call");
                     break ErrorCode::Cancelled;
                 }
-            }
-            // Last, so that no flood of progress hides the timeout.
-            () = next(progress_signal.as_ref()) => timer.as_mut().reset(allowance.until()),
+                Signal::Cancelled => {
+                    // The tool of a caller that is only gone may finish what it has begun.
+                    if !conversation.has_hung_up() {
+                        cancel.cancel();
+                    }
+                    // A read-only tool is abandoned; others run until their effect is known.
+                    if read_only {
+                        break ErrorCode::Cancelled;
+                    }
+                }
+            },
         }
     };
     cancel.cancel();
@@ -209,16 +202,6 @@ async fn try_run(
             Err(cut(cause, Effect::Unknown, "the tool did not stop when it was told to"))
         }
     }
-}
-
-/// Returns the next message of a channel. Waits forever if there is no channel, or it is closed.
-async fn next<T>(channel: Option<&async_channel::Receiver<T>>) -> T {
-    if let Some(channel) = channel
-        && let Ok(message) = channel.recv().await
-    {
-        return message;
-    }
-    std::future::pending().await
 }
 
 /// Passes the tool's question to its caller. During the wait the claim records it durably, and the call

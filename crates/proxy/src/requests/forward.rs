@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use toolbooth_contracts::error::UpstreamError;
+use toolbooth_contracts::order::PauseTarget;
 use toolbooth_contracts::port::Ask;
 use toolbooth_contracts::{Caller, Conversation, ErrorCode};
 use toolbooth_registry::uris::ResourceUris;
@@ -22,6 +23,7 @@ use crate::allowance::{self, Allowance};
 use crate::inline_task::InlineTask;
 use crate::state::ProxyState;
 use crate::stops;
+use crate::supervision::{Signal, Supervision};
 use crate::trail::CallTrail;
 
 /// A server's response before it is screened.
@@ -104,44 +106,45 @@ pub(super) async fn send(
         return Err(UpstreamError::Timeout);
     }
     let cap = allowance::cap(&state.parts.limits, entry.timeout);
-    let allowance = Allowance::begin(entry.timeout, cap, left);
     let (own, cancel) = conversation.with_own_cancel();
     let (own, progress_signal) = own.with_progress_signal();
     let upstream = Arc::clone(&entry.upstream);
-    let mut stop_watch = state.stops.watch();
+    let stop_watch = state.stops.watch();
     let (name, server) = (caller.clone(), upstream.name().to_owned());
-    let stopped = stop_watch
-        .stopped(|target| stops::concerns(target, name.name(), None, Some(server.as_str())));
-    tokio::pin!(stopped);
+    let concerned =
+        |target: &PauseTarget| stops::concerns(target, name.name(), None, Some(server.as_str()));
     // A pause may have come into force since the request took its world.
     let world = state.parts.worlds.now();
     let pauses = world.policy.pauses();
     if pauses.has_server(upstream.name()) || pauses.has_caller(caller.name()) {
         return Err(UpstreamError::Cancelled);
     }
+    let allowance = Allowance::begin(entry.timeout, cap, left);
+    let mut supervision = Supervision::begin(
+        state,
+        conversation,
+        allowance,
+        stop_watch,
+        concerned,
+        Some(progress_signal),
+    );
     let asking = async move { upstream.request_within(ask, &caller, within.as_ref(), own).await };
     let mut task = InlineTask::new(&state.tasks, asking);
-    let timer = tokio::time::sleep_until(allowance.until());
-    tokio::pin!(timer);
-    let cause = loop {
-        tokio::select! {
-            biased;
-            ended = &mut task => return ended.unwrap_or_else(|error| {
-                tracing::error!(%error, "the task of a request to a server failed");
-                Err(UpstreamError::Unreachable(ErrorCode::AdapterFailed.safe_sentence().to_owned()))
-            }),
-            () = &mut timer => break UpstreamError::Timeout,
-            () = state.ending.cancelled() => break UpstreamError::Cancelled,
-            () = &mut stopped => break UpstreamError::Cancelled,
-            () = conversation.cancelled() => break UpstreamError::Cancelled,
-            // Last, so that no flood of progress hides the timeout.
-            Ok(()) = progress_signal.recv() => timer.as_mut().reset(allowance.until()),
-        }
+    let signal = tokio::select! {
+        biased;
+        ended = &mut task => return ended.unwrap_or_else(|error| {
+            tracing::error!(%error, "the task of a request to a server failed");
+            Err(UpstreamError::Unreachable(ErrorCode::AdapterFailed.safe_sentence().to_owned()))
+        }),
+        signal = supervision.signal() => signal,
     };
     cancel.cancel();
     // A response from here on is too late.
     if tokio::time::timeout(state.parts.limits.cancel_grace, &mut task).await.is_err() {
         tracing::warn!(server = entry.upstream.name(), "a request outlives its time");
     }
-    Err(cause)
+    Err(match signal {
+        Signal::TimedOut => UpstreamError::Timeout,
+        Signal::Ending | Signal::Stopped | Signal::Cancelled => UpstreamError::Cancelled,
+    })
 }
