@@ -15,10 +15,14 @@ use toolbooth_contracts::{CallContext, CallId, Caller, Conversation, Effect, Err
 use toolbooth_policy::{Denial, DenialRule};
 
 use crate::catalogue::{Catalogue, Verification};
+use crate::kept_documents::JudgedBy;
 use crate::refusal_limits::RefusalKind;
 use crate::state::ProxyState;
 use crate::trail::{CallTrail, NAME_BYTES_MAX, UnclaimedEnd};
 use crate::world::World;
+
+/// When a caller can try again after a record could not be written, in milliseconds.
+pub(crate) const RECORD_RETRY_MS: u64 = 1_000;
 
 /// A call or a request as it arrives at a front door, before any check.
 pub(crate) struct Arrival<A> {
@@ -68,9 +72,24 @@ pub(crate) struct SourceVerified<A> {
 }
 
 impl<A> SourceVerified<A> {
-    /// Returns the entered call and the world that judges it.
-    pub(crate) fn into_parts(self) -> (Entered<A>, Arc<World>) {
-        (self.entered, self.world)
+    /// Begins stage 3: returns the call and the world that judges it. `name` puts the name of the target into the
+    /// trail, if it is known before any look-up.
+    ///
+    /// # Errors
+    /// A refusal, where tools are switched off. This flag is checked before the look-up. Otherwise the response would
+    /// reveal what exists.
+    pub(crate) fn begin(
+        self,
+        name: impl FnOnce(&World, &mut Entered<A>),
+    ) -> Result<(Entered<A>, Arc<World>), Refused> {
+        let Self { mut entered, world } = self;
+        name(&world, &mut entered);
+        entered.trail.policy_version = world.policy.version().to_owned();
+        if let Err(denial) = world.policy.enabled() {
+            entered.trail.judge_by(JudgedBy { world, tool: None, item: None });
+            return Err(Refused::denied(entered.trail, denial));
+        }
+        Ok((entered, world))
     }
 }
 
@@ -107,6 +126,18 @@ impl Refused {
     pub(crate) fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
         self.reason.details.insert(name.to_owned(), value.into());
         self
+    }
+
+    /// Refuses arguments that are too large.
+    pub(crate) fn too_large(trail: Box<CallTrail>, bytes: usize, most: usize) -> Self {
+        let message = format!("the arguments have {bytes} bytes, at most {most} are taken");
+        Self::new(trail, ErrorCode::InvalidArgs).saying(message).with("bytesMax", most)
+    }
+
+    /// Refuses because the store does not take a record without which nothing runs.
+    pub(crate) fn unrecorded(trail: Box<CallTrail>, error: &LedgerError) -> Self {
+        let refused = Self::new(trail, ErrorCode::RecordUnavailable);
+        refused.retry_after(RECORD_RETRY_MS).because(error.to_string())
     }
 
     pub(crate) fn retry_after(mut self, ms: u64) -> Self {

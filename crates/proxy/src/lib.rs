@@ -34,6 +34,7 @@ mod state;
 mod stops;
 mod supervision;
 mod tool_documents;
+mod tool_stages;
 mod trail;
 mod view;
 mod view_cache;

@@ -2,7 +2,6 @@
 //!
 //! Path: 5. Doc: policy.md#shadow
 
-use toolbooth_contracts::ErrorCode;
 use toolbooth_contracts::event::AuditEventKind;
 
 use crate::entry::Refused;
@@ -22,8 +21,6 @@ pub(crate) async fn record(
     event.decision = Some(decision);
     match state.parts.ledger.record_events(vec![event]).await {
         Ok(()) => Ok(trail),
-        Err(error) => Err(Refused::new(trail, ErrorCode::RecordUnavailable)
-            .retry_after(1_000)
-            .because(error.to_string())),
+        Err(error) => Err(Refused::unrecorded(trail, &error)),
     }
 }

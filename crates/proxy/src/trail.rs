@@ -164,6 +164,16 @@ impl CallTrail {
         }
     }
 
+    /// Notes what the policy has permitted, and what rules in shadow would have decided.
+    pub(crate) fn permitted(
+        &mut self,
+        decision: DecisionSummary,
+        shadow: Option<&DecisionSummary>,
+    ) {
+        self.decision = Some(decision);
+        self.shadow = shadow.cloned();
+    }
+
     pub(crate) fn duration_ms(&self, state: &ProxyState) -> f64 {
         crate::port::milliseconds(state.parts.clock.monotonic().saturating_sub(self.began))
     }

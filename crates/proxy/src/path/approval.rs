@@ -170,8 +170,8 @@ impl Unapproved {
                 if state.orders.are_read()
                     && let Err(error) = state.refresh_orders().await
                 {
-                    let refused = Refused::new(entered.trail, ErrorCode::RecordUnavailable);
-                    return Err(refused.retry_after(APPROVAL_RETRY_MS).because(error.to_string()));
+                    let refused = Refused::unrecorded(entered.trail, &error);
+                    return Err(refused.retry_after(APPROVAL_RETRY_MS));
                 }
                 let caller = entered.trail.caller.identity();
                 if let Err(ended) = state.orders.check(caller, &*state.parts.clock) {

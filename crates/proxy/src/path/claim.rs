@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::OwnedSemaphorePermit;
-use toolbooth_audit::LedgerError;
 use toolbooth_audit::claim::KeyRules;
 use toolbooth_audit::ledger::{Claim, ClaimRequest, Claimed};
 use toolbooth_contracts::contract::{IdempotencyMode, OnDifferentArgs};
@@ -121,7 +120,7 @@ pub(super) async fn claim(
         let notice = approval::notice(state, &request);
         let claimed = match state.parts.ledger.claim(request).await {
             Ok(claimed) => claimed,
-            Err(error) => return Err(unrecorded(found.entered.trail, &error).into()),
+            Err(error) => return Err(Refused::unrecorded(found.entered.trail, &error).into()),
         };
         let trail = &mut found.entered.trail;
         let judged = judge.as_ref().and_then(|judge| judge.take(trail));
@@ -250,10 +249,6 @@ fn is_rerunnable(contract: &ToolContract) -> bool {
 /// applies to tools that change something and must not simply be run again.
 pub(super) fn must_last(contract: &ToolContract) -> bool {
     contract.policy.read_only != Some(true) && !is_rerunnable(contract)
-}
-
-fn unrecorded(trail: Box<CallTrail>, error: &LedgerError) -> Refused {
-    Refused::new(trail, ErrorCode::RecordUnavailable).retry_after(1_000).because(error.to_string())
 }
 
 /// Converts a response of the ledger other than a fresh claim.

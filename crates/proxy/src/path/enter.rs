@@ -66,10 +66,7 @@ pub(super) fn enter(
         let size = asked.input.bytes();
         let most = state.parts.limits.argument_bytes_max;
         if size > most {
-            let message = format!("the arguments have {size} bytes, at most {most} are taken");
-            return Err(Refused::new(trail, ErrorCode::InvalidArgs)
-                .saying(message)
-                .with("bytesMax", most));
+            return Err(Refused::too_large(trail, size, most));
         }
         trail.input = std::mem::replace(&mut asked.input, Input::None);
         if let Some((code, message)) = refusal {

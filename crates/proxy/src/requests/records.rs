@@ -10,7 +10,7 @@ use toolbooth_contracts::{Effect, ErrorCode, Status};
 
 use super::forward::Unanswered;
 use super::request::{RequestError, sentence};
-use crate::entry::Refused;
+use crate::entry::{RECORD_RETRY_MS, Refused};
 use crate::state::ProxyState;
 use crate::trail::{CallTrail, UnclaimedEnd};
 
@@ -117,7 +117,7 @@ fn withheld(state: &ProxyState, call_id: String, error: &LedgerError) -> Request
     RequestError {
         code,
         message: sentence(code).to_owned(),
-        retry_after_ms: Some(1_000),
+        retry_after_ms: Some(RECORD_RETRY_MS),
         ..RequestError::broken(call_id)
     }
 }

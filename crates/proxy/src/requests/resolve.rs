@@ -8,11 +8,10 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use toolbooth_contracts::contract::GATEWAY_RUNTIME;
 use toolbooth_contracts::decision::RequestedItem;
-use toolbooth_contracts::event::DecisionSummary;
 use toolbooth_contracts::json::{check_value, hazardous_keys};
 use toolbooth_contracts::port::Ask;
 use toolbooth_contracts::{Conversation, ErrorCode};
-use toolbooth_policy::{AskedCall, Denial, DenialRule, ToolStatus};
+use toolbooth_policy::{Denial, DenialRule, ToolStatus};
 use toolbooth_registry::KEY_BYTES_MAX;
 use toolbooth_registry::uris::ResourceUris;
 
@@ -24,6 +23,7 @@ use crate::own_tools::READ_RESULT;
 use crate::server_error::bytes;
 use crate::shadow;
 use crate::state::ProxyState;
+use crate::tool_stages::{self, VisibleTool};
 use crate::trail::{CallTrail, Input, NAME_BYTES_MAX};
 use crate::world::World;
 
@@ -47,32 +47,29 @@ pub(super) fn enter(
     let arrival = Arrival { asked: ask, name, context, caller, toolset: within, conversation };
     entry::enter(state, arrival, |ask, mut trail| {
         trail.input = Input::Digest;
-        match objection(state, ask) {
+        // No name on the wire can be longer, so the item does not exist.
+        if self::name(ask).len() > KEY_BYTES_MAX * 2 {
+            return Err(Refused::new(trail, ErrorCode::UnregisteredTool));
+        }
+        let given = arguments(ask);
+        let (size, most) = (bytes(&given), state.parts.limits.argument_bytes_max);
+        if size > most {
+            return Err(Refused::too_large(trail, size, most));
+        }
+        match objection(&given) {
             None => Ok(trail),
-            Some((code, None)) => Err(Refused::new(trail, code)),
-            Some((code, Some(message))) => Err(Refused::new(trail, code).saying(message)),
+            Some(message) => Err(Refused::new(trail, ErrorCode::InvalidArgs).saying(message)),
         }
     })
 }
 
-/// Returns the fault of a request, independent of the item that it names.
-fn objection(state: &ProxyState, ask: &Ask) -> Option<(ErrorCode, Option<String>)> {
-    // No name on the wire can be longer, so the item does not exist.
-    if name(ask).len() > KEY_BYTES_MAX * 2 {
-        return Some((ErrorCode::UnregisteredTool, None));
+/// Returns the fault of arguments, independent of the item that the request names.
+fn objection(arguments: &Value) -> Option<String> {
+    if let Err(fault) = check_value(arguments) {
+        return Some(fault.message);
     }
-    let given = arguments(ask);
-    let (size, most) = (bytes(&given), state.parts.limits.argument_bytes_max);
-    let message = if size > most {
-        format!("the arguments have {size} bytes, at most {most} are taken")
-    } else if let Err(fault) = check_value(&given) {
-        fault.message
-    } else if !hazardous_keys(&given).is_empty() {
-        "a key of the arguments is not allowed".to_owned()
-    } else {
-        return None;
-    };
-    Some((ErrorCode::InvalidArgs, Some(message)))
+    let is_hazardous = !hazardous_keys(arguments).is_empty();
+    is_hazardous.then(|| "a key of the arguments is not allowed".to_owned())
 }
 
 /// Returns a name in the form of records: redacted, because a URI can contain a secret.
@@ -107,12 +104,7 @@ pub(super) async fn resolve(
 }
 
 fn judge(state: &ProxyState, verified: SourceVerified<Ask>) -> Result<Permitted, Refused> {
-    let (mut entered, world) = verified.into_parts();
-    entered.trail.policy_version = world.policy.version().to_owned();
-    if let Err(denial) = world.policy.enabled() {
-        entered.trail.judge_by(JudgedBy { world, tool: None, item: None });
-        return Err(Refused::denied(entered.trail, denial));
-    }
+    let (mut entered, world) = verified.begin(|_, _| ())?;
     let Some(target) = Target::find(&state.parts.upstreams, &world, &entered.asked) else {
         return Err(Refused::new(entered.trail, ErrorCode::UnregisteredTool));
     };
@@ -139,8 +131,8 @@ fn judge(state: &ProxyState, verified: SourceVerified<Ask>) -> Result<Permitted,
     match permit {
         Ok(permit) => {
             let sent = json!([kind(&target.ask), name(&target.ask), arguments(&target.ask)]);
-            trail.shadow = permit.shadow().cloned();
-            permitted(state, trail, &target, permit.summary(), &sent);
+            trail.permitted(permit.summary(), permit.shadow());
+            name_target(state, trail, &target, &sent);
             Ok(Permitted { entered, target, uris: world.uris.clone(), _stage: () })
         }
         Err(denial) => {
@@ -157,53 +149,29 @@ fn judge(state: &ProxyState, verified: SourceVerified<Ask>) -> Result<Permitted,
 fn resolve_kept_result(
     state: &ProxyState,
     world: &Arc<World>,
-    mut entered: Entered<Ask>,
+    entered: Entered<Ask>,
     target: Target,
 ) -> Result<Permitted, Refused> {
-    let tool = world.registry.get(READ_RESULT);
-    let shown = world.shows_tool(entered.toolset.as_ref(), READ_RESULT);
-    let Some(tool) = tool.filter(|_| shown) else {
-        return Err(Refused::new(entered.trail, ErrorCode::UnregisteredTool));
-    };
+    let VisibleTool { mut entered, tool, access } =
+        tool_stages::find(entered, world, |_| READ_RESULT)?;
     let trail = &mut entered.trail;
-    let contract = tool.contract();
     let arguments = json!({ "result": name(&target.ask) });
-    trail.judge_by(JudgedBy { world: Arc::clone(world), tool: Some(Arc::clone(tool)), item: None });
-    let access = world.policy.access(&trail.caller, contract, world.status(tool));
-    let at = state.parts.clock.now().text;
-    let call = AskedCall {
-        caller: &trail.caller,
-        contract,
-        arguments: &arguments,
-        claimed: &trail.context,
-        at: &at,
-    };
-    let is_checked = access.is_ok();
-    let permit = access.and_then(|access| world.policy.authorize(access, &call));
-    if is_checked {
-        trail.checked(Some(at.clone()).filter(|_| world.policy.has_engine()));
-    }
-    match permit {
+    match tool_stages::authorize(state, trail, world, &tool, access, &arguments) {
         Ok(permit) if permit.approval().is_none() && permit.windows().is_none() => {
-            trail.shadow = permit.shadow().cloned();
-            permitted(state, trail, &target, permit.summary(), &arguments);
+            name_target(state, trail, &target, &arguments);
             Ok(Permitted { entered, target, uris: world.uris.clone(), _stage: () })
         }
         // Only calls can be approved, and judged by earlier ones.
-        Ok(_) => Err(Refused::new(entered.trail, ErrorCode::PolicyDenied)),
+        Ok(_) => {
+            (trail.decision, trail.shadow) = (None, None);
+            Err(Refused::new(entered.trail, ErrorCode::PolicyDenied))
+        }
         Err(denial) => Err(Refused::denied(entered.trail, denial)),
     }
 }
 
-/// Records the permitted item, the rule, and the digest of the sent request in the trail.
-fn permitted(
-    state: &ProxyState,
-    trail: &mut CallTrail,
-    target: &Target,
-    decision: DecisionSummary,
-    sent: &Value,
-) {
+/// Puts the permitted item and the digest of the sent request into the trail.
+fn name_target(state: &ProxyState, trail: &mut CallTrail, target: &Target, sent: &Value) {
     trail.name(shown_name(state, &target.id));
-    trail.decision = Some(decision);
     trail.args_digest = Some(state.parts.ledger.digester().of(sent));
 }
