@@ -15,10 +15,11 @@ use toolbooth_contracts::{CallContext, CallId, Caller, Conversation, Effect, Err
 use toolbooth_policy::{Denial, DenialRule};
 
 use crate::catalogue::{Catalogue, Verification};
+use crate::ending::Ending;
 use crate::kept_documents::JudgedBy;
 use crate::refusal_limits::RefusalKind;
 use crate::state::ProxyState;
-use crate::trail::{CallTrail, NAME_BYTES_MAX, UnclaimedEnd};
+use crate::trail::{CallTrail, NAME_BYTES_MAX};
 use crate::world::World;
 
 /// When a caller can try again after a record could not be written, in milliseconds.
@@ -100,6 +101,15 @@ pub(crate) struct Refused {
     pub(crate) reason: Box<Reason>,
 }
 
+/// A refusal that is recorded, as far as the record is wanted.
+pub(crate) struct Recorded {
+    pub(crate) trail: Box<CallTrail>,
+    pub(crate) code: ErrorCode,
+    /// The sentence for the caller.
+    pub(crate) message: String,
+    pub(crate) reason: Box<Reason>,
+}
+
 /// The parts of a refusal in addition to its code.
 #[derive(Default)]
 pub(crate) struct Reason {
@@ -170,9 +180,21 @@ impl Refused {
         if denial.missing.is_empty() { refused } else { refused.with("missing", denial.missing) }
     }
 
-    /// Records the refusal with the sentence that the caller gets. Above a number per minute, refusals
-    /// of a kind are counted together. A record that cannot be written is counted too.
-    pub(crate) async fn record(&self, state: &ProxyState, sentence: &str) {
+    /// Records the refusal with the sentence that the caller gets: its own, or that of its code. Above a number per
+    /// minute, refusals of a kind are counted together. A record that cannot be written is counted too.
+    pub(crate) async fn record(
+        mut self,
+        state: &ProxyState,
+        sentence: fn(ErrorCode) -> &'static str,
+    ) -> Recorded {
+        let own = self.reason.message.take();
+        let message = own.unwrap_or_else(|| sentence(self.code).to_owned());
+        self.write(state, &message).await;
+        let Self { trail, code, reason } = self;
+        Recorded { trail, code, message, reason }
+    }
+
+    async fn write(&self, state: &ProxyState, sentence: &str) {
         let Self { trail, code, reason } = self;
         let internal = reason.internal.clone();
         let Some(kind) = code.event() else {
@@ -184,11 +206,11 @@ impl Refused {
             tracing::debug!(code = code.as_str(), "a refusal is counted with others");
             return;
         }
-        let end = UnclaimedEnd {
+        let end = Ending {
             code: Some(*code),
             sentence: Some(redact::sentence(sentence, &state.parts.shapes)),
             internal,
-            ..UnclaimedEnd::new(kind, code.status(), Effect::NotStarted)
+            ..Ending::new(kind, code.status(), Effect::NotStarted)
         };
         if let Err(error) = trail.record(state, &at, end).await {
             state.count_gap(&error);

@@ -8,6 +8,7 @@ mod asynchronous;
 mod catalogue;
 mod cursor;
 mod deliveries;
+mod ending;
 mod entry;
 mod error;
 mod executors;

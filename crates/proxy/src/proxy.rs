@@ -141,13 +141,7 @@ impl ToolProxy {
     ) -> Result<Value, RequestError> {
         let call_id = request.context.call_id.clone().unwrap_or_default();
         let walk = requests::walk(Arc::clone(&self.0), request, conversation);
-        match self.0.tasks.spawn(walk).await {
-            Ok(done) => done,
-            Err(error) => {
-                tracing::error!(%error, "a request ended without an outcome");
-                Err(RequestError::broken(call_id))
-            }
-        }
+        self.requested(call_id, walk).await
     }
 
     /// Subscribes to the changes of a resource, until the returned value is dropped. The changes arrive
@@ -158,13 +152,19 @@ impl ToolProxy {
     pub async fn subscribe(&self, request: SubscribeRequest) -> Result<Subscription, RequestError> {
         let call_id = request.context.call_id.clone().unwrap_or_default();
         let subscribing = requests::subscribe(Arc::clone(&self.0), request);
-        match self.0.tasks.spawn(subscribing).await {
-            Ok(done) => done,
-            Err(error) => {
-                tracing::error!(%error, "a subscription ended without an outcome");
-                Err(RequestError::broken(call_id))
-            }
-        }
+        self.requested(call_id, subscribing).await
+    }
+
+    /// Runs a request in a task of its own.
+    async fn requested<T: Send + 'static>(
+        &self,
+        call_id: String,
+        task: impl Future<Output = Result<T, RequestError>> + Send + 'static,
+    ) -> Result<T, RequestError> {
+        self.0.tasks.spawn(task).await.unwrap_or_else(|error| {
+            tracing::error!(%error, "a request ended without an outcome");
+            Err(RequestError::broken(call_id))
+        })
     }
 
     /// Returns the resource updates of all servers and for all callers, from now on. A receiver that

@@ -3,15 +3,13 @@
 //! Path: 9. Doc: records.md#of-one-call
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
-use toolbooth_audit::LedgerError;
 use toolbooth_audit::digest::sha256_hex;
 use toolbooth_audit::documents::Document;
-use toolbooth_audit::ledger::{Moment, Refusal};
+use toolbooth_audit::ledger::Moment;
 use toolbooth_audit::redact;
 use toolbooth_contracts::agent_log::{AgentLog, LogLevel};
 use toolbooth_contracts::decision::{CallerInputs, DecisionInputs};
@@ -19,9 +17,7 @@ use toolbooth_contracts::event::{AuditEventKind, DecisionSummary, EventBody};
 use toolbooth_contracts::history::{History, WindowName};
 use toolbooth_contracts::json::{JsonText, WRAPPED_DEPTH_MAX, canonical, parse_with_doubles};
 use toolbooth_contracts::secret::SecretShapes;
-use toolbooth_contracts::{
-    Arguments, CallContext, Caller, ContentBlock, Effect, ErrorCode, Status, payload,
-};
+use toolbooth_contracts::{Arguments, CallContext, Caller, ContentBlock, payload};
 use toolbooth_policy::ApprovalNeed;
 
 use crate::kept_documents::JudgedBy;
@@ -31,8 +27,6 @@ use crate::state::ProxyState;
 pub(crate) const NAME_BYTES_MAX: usize = 512;
 /// Bytes of a payload that an agent log stores; of a larger one it stores the size.
 const LOGGED_BYTES_MAX: usize = 256 << 10;
-/// Bytes of its input that the record of a refusal stores.
-const REFUSED_BYTES_MAX: usize = 4 << 10;
 /// Bytes of arguments that an approval stores until it is decided.
 const SHOWN_BYTES_MAX: usize = 64 << 10;
 
@@ -318,79 +312,6 @@ impl CallTrail {
     ) -> Option<JsonText> {
         logged_digest(state.parts.retention.log(&self.tool_id), digest)
     }
-
-    /// Records the end of a call or a request without a claim: its terminal event and its log, in one
-    /// durable step.
-    ///
-    /// # Errors
-    /// If the store rejects it.
-    pub(crate) async fn record(
-        &self,
-        state: &ProxyState,
-        at: &Moment,
-        end: UnclaimedEnd,
-    ) -> Result<(), LedgerError> {
-        let duration_ms = self.duration_ms(state);
-        let mut terminal = self.event(end.kind, at);
-        terminal.status = Some(end.status);
-        terminal.error_code = end.code;
-        terminal.error = end.sentence;
-        terminal.effect = Some(end.effect);
-        terminal.duration_ms = Some(duration_ms);
-        terminal.receipt_id.clone_from(&end.receipt_id);
-        terminal.result_digest = end.result_digest;
-        let mut log = self.log(state, at, duration_ms);
-        log.is_error = end.status != Status::Succeeded;
-        log.error_code = end.code;
-        log.output = end.output;
-        log.internal = end.internal;
-        log.attempt = u32::from(end.was_sent);
-        if end.effect == Effect::NotStarted && end.receipt_id.is_none() {
-            log.input = log.input.map(begins);
-        }
-        log.receipt_id = end.receipt_id;
-        let documents = self.documents(state, at);
-        let refusal = Refusal { log: Arc::new(log), documents: documents.clone(), terminal };
-        state.parts.ledger.refuse(refusal).await?;
-        state.kept_documents.keep(&documents, at);
-        Ok(())
-    }
-}
-
-/// The end of a call or a request without a claim, in addition to its trail.
-pub(crate) struct UnclaimedEnd {
-    pub(crate) kind: AuditEventKind,
-    pub(crate) status: Status,
-    pub(crate) code: Option<ErrorCode>,
-    /// The safe sentence, redacted.
-    pub(crate) sentence: Option<String>,
-    pub(crate) effect: Effect,
-    pub(crate) receipt_id: Option<String>,
-    pub(crate) result_digest: Option<String>,
-    /// The result, in the form that the log stores.
-    pub(crate) output: Option<JsonText>,
-    /// The full cause, for operators.
-    pub(crate) internal: Option<String>,
-    /// Whether a server was asked.
-    pub(crate) was_sent: bool,
-}
-
-impl UnclaimedEnd {
-    /// Returns an end with this kind, status and effect, and nothing else.
-    pub(crate) fn new(kind: AuditEventKind, status: Status, effect: Effect) -> Self {
-        Self {
-            kind,
-            status,
-            code: None,
-            sentence: None,
-            effect,
-            receipt_id: None,
-            result_digest: None,
-            output: None,
-            internal: None,
-            was_sent: false,
-        }
-    }
 }
 
 /// Returns the digest and the canonical form of what is known of a caller.
@@ -437,17 +358,6 @@ fn omitted(bytes: usize) -> JsonText {
 }
 
 /// Converts a document of the gateway's own, which passes the gate.
-fn plain(tree: &Value) -> JsonText {
+pub(crate) fn plain(tree: &Value) -> JsonText {
     JsonText::of(tree).unwrap_or_else(|_| JsonText::of_text(redact::OMITTED))
-}
-
-/// Shortens the input of a refusal, which no check accepted. A small input stays whole; a larger one is
-/// replaced by its size and its beginning.
-fn begins(input: JsonText) -> JsonText {
-    let text = input.as_str();
-    if text.len() <= REFUSED_BYTES_MAX {
-        return input;
-    }
-    let begins = text.get(..boundary(text, REFUSED_BYTES_MAX)).unwrap_or_default();
-    plain(&json!({ "omitted": true, "bytes": text.len(), "begins": begins }))
 }

@@ -11,9 +11,9 @@ use toolbooth_contracts::result::CallError;
 use toolbooth_contracts::{ContentBlock, Effect, ErrorCode, Status, ToolResult};
 
 use super::claim::Replayed;
-use crate::entry::Refused;
+use crate::ending::Ending;
+use crate::entry::{Recorded, Refused};
 use crate::state::ProxyState;
-use crate::trail::UnclaimedEnd;
 
 /// The warning of a replay, if another caller made the first call.
 pub(crate) const FIRST_BY_ANOTHER: &str = "first-by-another-caller";
@@ -62,12 +62,10 @@ pub(crate) fn refused(
 
 /// Records a refusal and returns its response. A record that cannot be written is counted; the refusal
 /// keeps its code.
-pub(super) async fn refuse(state: &ProxyState, mut refused: Refused) -> ToolResult {
-    let code = refused.code;
-    let message = refused.reason.message.take().unwrap_or_else(|| code.safe_sentence().to_owned());
+pub(super) async fn refuse(state: &ProxyState, refused: Refused) -> ToolResult {
     let duration_ms = refused.trail.duration_ms(state);
-    refused.record(state, &message).await;
-    let Refused { trail, reason, .. } = refused;
+    let Recorded { trail, code, message, reason } =
+        refused.record(state, ErrorCode::safe_sentence).await;
     let mut result = failed_result(trail.tool_id, trail.call_id, code, Effect::NotStarted, message);
     if let Some(error) = &mut result.error {
         error.details = reason.details;
@@ -94,12 +92,12 @@ pub(super) async fn replay(state: &ProxyState, replayed: Replayed) -> ToolResult
     let duration_ms = trail.duration_ms(state);
     let digest = receipt.result_digest.as_ref();
     let structured = kept.structured_content.as_ref();
-    let end = UnclaimedEnd {
+    let end = Ending {
         code: receipt.error_code,
         receipt_id: Some(receipt.receipt_id.clone()),
         result_digest: receipt.result_digest.clone(),
         output: trail.logged_output(state, digest, &kept.content, structured),
-        ..UnclaimedEnd::new(AuditEventKind::ToolReplayed, status, receipt.effect)
+        ..Ending::new(AuditEventKind::ToolReplayed, status, receipt.effect)
     };
     if let Err(error) = trail.record(state, &state.parts.clock.now(), end).await {
         state.count_gap(&error);

@@ -16,6 +16,7 @@ use toolbooth_contracts::{ErrorCode, Status, ToolResult};
 use super::answers::failed_result;
 use super::claim::must_last;
 use super::screen::Screened;
+use crate::ending::Ending;
 use crate::payload_retention::Results;
 use crate::state::ProxyState;
 
@@ -97,21 +98,18 @@ fn settlement(state: &ProxyState, screened: Screened) -> (Arc<Settlement>, ToolR
     };
     let result_digest = Some(state.parts.ledger.digester().of_written(&kept));
     let kind = code.and_then(ErrorCode::event).unwrap_or(AuditEventKind::ToolExecuted);
-    let mut terminal = trail.event(kind, &at);
-    terminal.status = Some(status);
-    terminal.error_code = code;
-    terminal.error = code.map(|_| redact::sentence(&message, &state.parts.shapes));
-    terminal.effect = Some(effect);
-    terminal.duration_ms = Some(duration_ms);
-    terminal.result_digest.clone_from(&result_digest);
-    let mut log = trail.log(state, &at, duration_ms);
     let digest = result_digest.as_ref();
-    log.output = trail.logged_output(state, digest, &content, structured.as_ref());
-    log.is_error = code.is_some();
-    log.error_code = code;
-    log.internal = internal.map(|text| state.parts.shapes.redact(&text).into_owned());
-    log.receipt_id = Some(claim.receipt_id().to_owned());
-    log.attempt = claim.attempt();
+    let end = Ending {
+        code,
+        sentence: code.map(|_| redact::sentence(&message, &state.parts.shapes)),
+        receipt_id: Some(claim.receipt_id().to_owned()),
+        result_digest: result_digest.clone(),
+        output: trail.logged_output(state, digest, &content, structured.as_ref()),
+        internal: internal.map(|text| state.parts.shapes.redact(&text).into_owned()),
+        attempt: claim.attempt(),
+        ..Ending::new(kind, status, effect)
+    };
+    let (terminal, log) = trail.ended(state, &at, duration_ms, end);
     let documents = trail.documents(state, &at);
     let settlement = Arc::new(Settlement {
         claim,

@@ -14,15 +14,19 @@ use crate::server_error::bytes;
 use crate::state::ProxyState;
 use crate::trail::CallTrail;
 
-/// Stage 8: returns the response in the form that can be shown and recorded.
-pub(super) fn screen(
-    state: &ProxyState,
-    answered: Answered,
-) -> Result<(Box<CallTrail>, Value), Unanswered> {
-    let Answered { trail, server, ask, uris, mut value } = answered;
+/// A response in the form that can be shown and recorded. Only this stage constructs it.
+pub(super) struct Screened {
+    pub(super) trail: Box<CallTrail>,
+    pub(super) value: Value,
+    _stage: (),
+}
+
+/// Stage 8: screens a response.
+pub(super) fn screen(state: &ProxyState, answered: Answered) -> Result<Screened, Unanswered> {
+    let Answered { trail, server, ask, uris, mut value, .. } = answered;
     map_uris(&mut value, &ask, &server, &uris);
     match objection(state, &ask, &value) {
-        None => Ok((trail, value)),
+        None => Ok(Screened { trail, value, _stage: () }),
         Some((code, internal)) => {
             let recorded = event(&ask).is_some();
             Err(Unanswered { trail, code, upstream: None, sentence: None, internal, recorded })

@@ -33,6 +33,7 @@ pub(super) struct Answered {
     pub(super) ask: Ask,
     pub(super) uris: ResourceUris,
     pub(super) value: Value,
+    _stage: (),
 }
 
 /// A request that was sent to a server and has no response that can be shown.
@@ -87,7 +88,10 @@ pub(super) async fn forward(
     drop(entered.slot);
     let trail = entered.trail;
     match asked {
-        Ok(value) => Ok(Answered { trail, server: target.server, ask: target.ask, uris, value }),
+        Ok(value) => {
+            let (server, ask) = (target.server, target.ask);
+            Ok(Answered { trail, server, ask, uris, value, _stage: () })
+        }
         Err(error) => Err(Unanswered::of(state, trail, &error, &target, &uris)),
     }
 }

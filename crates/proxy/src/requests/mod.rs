@@ -30,8 +30,8 @@ pub use upstreams::{UpstreamEntry, Upstreams};
 
 use crate::entry::Refused;
 use crate::state::ProxyState;
-use crate::trail::CallTrail;
-use records::Stop;
+use answer::Screened;
+use records::NoAnswer;
 use request::{event, kind, tell_log};
 
 /// Runs the stages of one request.
@@ -43,8 +43,8 @@ pub(crate) async fn walk(
     let (kind, event) = (kind(&request.ask), event(&request.ask));
     let caller = request.caller.clone();
     let told = match run(&state, request, conversation).await {
-        Ok((trail, value)) => records::answered(&state, trail, event, value).await,
-        Err(stop) => Err(records::stopped(&state, stop).await),
+        Ok(screened) => records::answered(&state, screened, event).await,
+        Err(no_answer) => Err(records::no_answer(&state, no_answer).await),
     };
     tell_log(kind, &caller, told.as_ref().err());
     told
@@ -54,7 +54,7 @@ async fn run(
     state: &Arc<ProxyState>,
     request: ServerRequest,
     conversation: Conversation,
-) -> Result<(Box<CallTrail>, Value), Stop> {
+) -> Result<Screened, NoAnswer> {
     let entered = resolve::enter(state, request, conversation)?;
     if matches!(entered.asked, Ask::Subscribe { .. } | Ask::Unsubscribe { .. }) {
         let message = "use `subscribe` for subscriptions";

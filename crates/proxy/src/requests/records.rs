@@ -8,25 +8,26 @@ use toolbooth_audit::redact;
 use toolbooth_contracts::event::AuditEventKind;
 use toolbooth_contracts::{Effect, ErrorCode, Status};
 
+use super::answer::Screened;
 use super::forward::Unanswered;
 use super::request::{RequestError, sentence};
-use crate::entry::{RECORD_RETRY_MS, Refused};
+use crate::ending::Ending;
+use crate::entry::{RECORD_RETRY_MS, Recorded, Refused};
 use crate::state::ProxyState;
-use crate::trail::{CallTrail, UnclaimedEnd};
 
 /// Why a request has no response.
-pub(super) enum Stop {
+pub(super) enum NoAnswer {
     Refused(Refused),
     Unanswered(Unanswered),
 }
 
-impl From<Refused> for Stop {
+impl From<Refused> for NoAnswer {
     fn from(refused: Refused) -> Self {
         Self::Refused(refused)
     }
 }
 
-impl From<Unanswered> for Stop {
+impl From<Unanswered> for NoAnswer {
     fn from(unanswered: Unanswered) -> Self {
         Self::Unanswered(unanswered)
     }
@@ -35,18 +36,18 @@ impl From<Unanswered> for Stop {
 /// Records a response before it is returned, if responses of its kind are recorded.
 pub(super) async fn answered(
     state: &ProxyState,
-    trail: Box<CallTrail>,
+    screened: Screened,
     event: Option<AuditEventKind>,
-    value: Value,
 ) -> Result<Value, RequestError> {
+    let Screened { trail, value, .. } = screened;
     let Some(kind) = event else { return Ok(value) };
     let digester = state.parts.ledger.digester();
     let digest = serde_json::to_vec(&value).map(|bytes| digester.of_bytes(&bytes)).ok();
-    let end = UnclaimedEnd {
+    let end = Ending {
         output: trail.logged_answer(state, digest.as_ref()),
         result_digest: digest,
-        was_sent: true,
-        ..UnclaimedEnd::new(kind, Status::Succeeded, Effect::Completed)
+        attempt: 1,
+        ..Ending::new(kind, Status::Succeeded, Effect::Completed)
     };
     match trail.record(state, &state.parts.clock.now(), end).await {
         Ok(()) => Ok(value),
@@ -55,14 +56,10 @@ pub(super) async fn answered(
 }
 
 /// Records why there is no response, and returns the error.
-pub(super) async fn stopped(state: &ProxyState, stop: Stop) -> RequestError {
-    match stop {
-        Stop::Refused(refused) => {
-            let code = refused.code;
-            let message =
-                refused.reason.message.clone().unwrap_or_else(|| sentence(code).to_owned());
-            refused.record(state, &message).await;
-            let Refused { trail, reason, .. } = refused;
+pub(super) async fn no_answer(state: &ProxyState, why: NoAnswer) -> RequestError {
+    match why {
+        NoAnswer::Refused(refused) => {
+            let Recorded { trail, code, message, reason } = refused.record(state, sentence).await;
             RequestError {
                 code,
                 message,
@@ -71,7 +68,7 @@ pub(super) async fn stopped(state: &ProxyState, stop: Stop) -> RequestError {
                 ..RequestError::broken(trail.call_id)
             }
         }
-        Stop::Unanswered(unanswered) => {
+        NoAnswer::Unanswered(unanswered) => {
             // A server's error is withheld if it cannot be recorded.
             if let Err(error) = record_unanswered(state, &unanswered).await {
                 return withheld(state, unanswered.trail.call_id, &error);
@@ -94,12 +91,12 @@ async fn record_unanswered(state: &ProxyState, unanswered: &Unanswered) -> Resul
         ErrorCode::NotConfigured => Effect::NotStarted,
         _ => Effect::Unknown,
     };
-    let end = UnclaimedEnd {
+    let end = Ending {
         code: Some(code),
         sentence: Some(redact::sentence(message_of(unanswered), &state.parts.shapes)),
         internal: Some(unanswered.internal.clone()),
-        was_sent: code != ErrorCode::NotConfigured,
-        ..UnclaimedEnd::new(kind, code.status(), effect)
+        attempt: u32::from(code != ErrorCode::NotConfigured),
+        ..Ending::new(kind, code.status(), effect)
     };
     unanswered.trail.record(state, &state.parts.clock.now(), end).await
 }

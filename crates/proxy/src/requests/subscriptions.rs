@@ -10,7 +10,7 @@ use toolbooth_contracts::port::Ask;
 use toolbooth_contracts::{CallContext, Caller, Conversation, ErrorCode};
 
 use super::forward::{Unanswered, send};
-use super::records::{Stop, stopped};
+use super::records::{NoAnswer, no_answer};
 use super::request::{RequestError, ServerRequest, tell_log};
 use super::resolve::{Permitted, enter, resolve, verify_source};
 use super::subscription_table::{AskedOnce, Key};
@@ -100,13 +100,13 @@ pub(crate) async fn subscribe(
     let caller = request.caller.clone();
     let done = match run(&state, request).await {
         Ok(subscription) => Ok(subscription),
-        Err(stop) => Err(stopped(&state, stop).await),
+        Err(none) => Err(no_answer(&state, none).await),
     };
     tell_log("subscribe", &caller, done.as_ref().err());
     done
 }
 
-async fn run(state: &Arc<ProxyState>, request: SubscribeRequest) -> Result<Subscription, Stop> {
+async fn run(state: &Arc<ProxyState>, request: SubscribeRequest) -> Result<Subscription, NoAnswer> {
     let SubscribeRequest { uri, context, caller, within } = request;
     let ask = Ask::Subscribe { uri: uri.clone() };
     let (conversation, _cancel) = Conversation::detached();
