@@ -59,7 +59,7 @@ fn written(begin: &str, arguments: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Returns when and of what it was measured, in one line.
+/// Returns the time and the revision of the measurement, in one line.
 fn described() -> Result<String> {
     let last = Command::new("git")
         .args(["log", "-1", "--format=%h of %cs"])

@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 
 use crate::run::{files, repository, rust_files};
 
-/// Folders outside the crates whose texts are read for words, with what their files end in.
+/// Folders outside the crates whose texts are checked for words, with the file extensions to read.
 const FOLDERS: [(&str, &[&str]); 3] =
     [("docs", &["md"]), ("examples", &["md", "toml"]), ("tests", &["rs"])];
 

@@ -175,7 +175,8 @@ fn imported(module: &[String], code: &str, modules: &Modules) -> BTreeMap<String
     names
 }
 
-/// Returns the module that defines what a path names: the longest prefix that is a module, after imports are followed.
+/// Returns the module that defines the item of a path: the longest prefix that is a module, after imports are
+/// followed.
 fn defining<'m>(
     mut path: Vec<String>,
     modules: &'m Modules,
@@ -301,10 +302,7 @@ fn unknown(circles: &[BTreeSet<String>]) -> Result<Vec<String>> {
         new.map(|circle| format!("these files name one another: {}", told(circle))).collect();
     let gone = known.iter().filter(|known| !circles.contains(known));
     problems.extend(gone.map(|known| {
-        format!(
-            "{CIRCLES}: this is no circle as it stands; write what is left of it: {}",
-            told(known)
-        )
+        format!("{CIRCLES}: this is not a cycle any more; write the remaining one: {}", told(known))
     }));
     Ok(problems)
 }

@@ -126,7 +126,7 @@ impl DeclarationFormat for OpenAi {
                 parameters = Strict { declaration, findings, path: Vec::new() }.schema(&parameters);
             }
             function.insert("parameters".to_owned(), parameters);
-            // The responses form takes what is not said as strict where it can.
+            // In the responses form, a missing `strict` means strict mode if the schema allows it.
             if self.strict || self.responses {
                 function.insert("strict".to_owned(), json!(self.strict));
             }

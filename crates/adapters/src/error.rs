@@ -52,7 +52,7 @@ pub enum HandlerError {
     #[error("no `[runtimes.NAME]` serves the domain `{0}`")]
     Unserved(String),
     /// The name is not a valid domain.
-    #[error("`{0}` is no domain")]
+    #[error("`{0}` is not a domain")]
     NoDomain(String),
     /// The handler file does not exist.
     #[error("the handler file `{0}` is not there")]
@@ -185,7 +185,7 @@ pub enum SecretFault {
     #[error(transparent)]
     Io(#[from] std::io::Error),
     /// It is a folder, a pipe, or a device.
-    #[error("it is no ordinary file")]
+    #[error("it is not an ordinary file")]
     NotOrdinary,
     /// The mode of the file allows others to read it.
     #[error("others can read the file; make its mode 0600")]
@@ -313,7 +313,7 @@ pub enum FillError {
     #[error("the tool's name would be read as an option")]
     NameAsOption,
     /// An argument cannot be a path segment.
-    #[error("`{0}` is no segment of a path")]
+    #[error("`{0}` is not a segment of a path")]
     NoSegment(String),
     /// A part of the operation's path has no declared parameter.
     #[error("the document has no parameter for a part of the operation's path")]
@@ -333,7 +333,7 @@ pub enum FillError {
 #[non_exhaustive]
 pub enum OpenApiError {
     /// It is not an OpenAPI document of version 3.
-    #[error("it is no OpenAPI document of version 3 (member `openapi`)")]
+    #[error("it is not an OpenAPI document of version 3 (member `openapi`)")]
     Version,
     /// It contains no URL of a server.
     #[error("the document names no server by a whole URL; say `url` beside `openapi`")]
@@ -444,7 +444,7 @@ pub enum NetworkRuleError {
     #[error("`{0}` names no port; write one, such as `*:80`")]
     NoPort(String),
     /// An entry is not an address or a range.
-    #[error("`{}` is no address and no range", .0.escape_debug())]
+    #[error("`{}` is neither an address nor a range", .0.escape_debug())]
     NoAddress(String),
 }
 

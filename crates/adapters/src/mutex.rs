@@ -1,4 +1,4 @@
-//! Locks a mutex whose value stays whole, also where a thread panicked with it.
+//! Locks a mutex whose value stays consistent, even if a thread panicked while it held the lock.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

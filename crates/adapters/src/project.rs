@@ -188,7 +188,7 @@ pub(crate) fn has_credentials(config: &Path) -> bool {
     // Opening a named pipe would block until another process writes to it.
     let Ok(file) = config.metadata().and_then(|data| match data.is_file() {
         true => std::fs::File::open(config),
-        false => Err(std::io::Error::other("it is no ordinary file")),
+        false => Err(std::io::Error::other("it is not an ordinary file")),
     }) else {
         return false;
     };

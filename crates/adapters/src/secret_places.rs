@@ -1,5 +1,5 @@
-//! Lists the places in which a machine stores secrets of its users. A contained program sees none
-//! of them unless its profile names it.
+//! Lists the paths in which a machine stores secrets of its users. A contained program sees none of
+//! them unless its profile names it.
 //!
 //! Path: 7. Doc: execution.md#secret-places
 
@@ -148,7 +148,7 @@ fn homes(home: Option<&Path>) -> Vec<PathBuf> {
     homes
 }
 
-/// The existing secret places of this machine, as real paths.
+/// The existing secret paths of this machine, as real paths.
 #[derive(Debug)]
 pub(crate) struct SecretPlaces(Vec<PathBuf>);
 

@@ -115,7 +115,7 @@ impl CommandLine {
         }
         let depth = std::env::var(DEPTH).ok().and_then(|depth| depth.parse().ok()).unwrap_or(0u32);
         if depth >= DEPTH_MAX {
-            let message = format!("more than {DEPTH_MAX} gateways stand beneath one another");
+            let message = format!("more than {DEPTH_MAX} gateways are nested");
             return Err(std::io::Error::other(message));
         }
         set(DEPTH, (depth + 1).to_string());

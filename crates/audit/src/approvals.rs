@@ -1,4 +1,4 @@
-//! Approvals: what a call asks for, how a person decides, and approvals as stored.
+//! Approvals: the request of a call, the decision of a person, and approvals as stored.
 //!
 //! Doc: policy.md#approval
 

@@ -44,7 +44,7 @@ impl Checkpoint {
     /// # Errors
     /// [`NoteError::Form`].
     pub fn parse(text: &str) -> Result<Self, NoteError> {
-        let malformed = NoteError::Form("it is no checkpoint of this log");
+        let malformed = NoteError::Form("it is not a checkpoint of this log");
         let mut lines = text.lines();
         let (Some(origin), Some(size), Some(root)) = (lines.next(), lines.next(), lines.next())
         else {

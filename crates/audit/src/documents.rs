@@ -1,5 +1,5 @@
-//! Documents that records name by their digests: contracts, the policy as one document, and what was known of
-//! callers with many names.
+//! Documents that records name by their digests: contracts, the policy as one document, and the attributes of
+//! callers, if they are large.
 //!
 //! Doc: records.md#documents
 

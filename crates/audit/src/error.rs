@@ -105,10 +105,10 @@ impl LedgerError {
 #[non_exhaustive]
 pub enum NoteError {
     /// The text does not have the form of a signed note.
-    #[error("this is no signed note: {0}")]
+    #[error("this is not a signed note: {0}")]
     Form(&'static str),
     /// The text is not a verifier key.
-    #[error("this is no verifier key such as `NAME+HASH+KEY`")]
+    #[error("this is not a verifier key such as `NAME+HASH+KEY`")]
     Key,
     /// No signature is by the key.
     #[error("no signature is by the key `{0}`")]

@@ -1,5 +1,5 @@
-//! Windows of the policy over earlier calls: what a claim counts in them, and the judgement of rules that
-//! read them.
+//! Windows of the policy over earlier calls: the entries of a claim, and the judgement of rules that read
+//! them.
 //!
 //! Path: 6, 9. Doc: policy.md#history
 
@@ -66,8 +66,7 @@ impl WindowTotals {
         self.last_ms = self.last_ms.max(at_ms);
     }
 
-    /// Takes an entry away that is in the window. Where it is one of the last two, the call before the last one is
-    /// not known any more.
+    /// Removes an entry that is in the window. If it is one of the last two, the second-last call becomes unknown.
     pub(crate) fn take(&mut self, entry: &HistoryEntry) {
         if entry.at_ms <= self.after_ms {
             return;
@@ -139,8 +138,8 @@ pub(crate) fn counted_until_ms(receipt: &Receipt) -> Option<u64> {
     receipt.history.iter().filter_map(|entry| u64::try_from(entry.until_ms).ok()).max()
 }
 
-/// Returns until when a receipt must not be pruned; `None` if it never counted. A window that is declared now
-/// keeps what it has counted, also where it was shorter when the call was claimed.
+/// Returns the time until which a receipt must not be pruned; `None` if it never counted. A declared window
+/// keeps its entries, even if the window was shorter when the call was claimed.
 #[must_use]
 pub fn kept_until_ms(receipt: &Receipt, windows: &[DeclaredWindow]) -> Option<i64> {
     let counting = windows.iter().filter(|window| window.tool.selects(&receipt.tool_id));

@@ -191,8 +191,8 @@ impl CancelHandle {
         self.channel.close();
     }
 
-    /// Tells that the caller is gone without having cancelled. What has no effect ends; a tool that may have one goes
-    /// on until its effect is known.
+    /// Signals that the caller disconnected without cancelling. A tool without effects ends; a tool that may have an
+    /// effect runs until its effect is known.
     pub fn hang_up(&self) {
         self.state.is_gone.store(true, Ordering::SeqCst);
         self.cancel();
@@ -296,8 +296,7 @@ impl Conversation {
 
     /// Asks the caller and waits for the answer.
     ///
-    /// # Errors
-    /// Where the caller cannot be asked, or went away.
+    /// # Errors If the caller cannot be asked, or disconnected.
     pub async fn ask(&self, request: Value) -> Result<Value, AskError> {
         let ask = self.ask.as_ref().ok_or(AskError::NotPossible)?;
         let (reply, answer) = async_channel::bounded(1);
@@ -308,7 +307,7 @@ impl Conversation {
         }
     }
 
-    /// Resolves when the caller cancels the tool, or is gone. Cancel-safe.
+    /// Resolves when the caller cancels the tool, or disconnects. Cancel-safe.
     pub async fn cancelled(&self) {
         // The channel carries no messages; it only closes. A dropped handle must not look like a cancel.
         match self.cancelled.closed.recv().await {
@@ -318,13 +317,13 @@ impl Conversation {
         }
     }
 
-    /// Whether the caller has cancelled the tool, or is gone.
+    /// Whether the caller has cancelled the tool, or disconnected.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         self.cancelled.state.is_cancelled.load(Ordering::SeqCst)
     }
 
-    /// Whether the caller is gone without having cancelled.
+    /// Whether the caller disconnected without cancelling.
     #[must_use]
     pub fn has_hung_up(&self) -> bool {
         self.cancelled.state.is_gone.load(Ordering::SeqCst)

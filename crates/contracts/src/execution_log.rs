@@ -1,6 +1,6 @@
 //! The observations of an executor that are recorded for every outcome of a call.
 //!
-//! An observation is noted immediately, so that it is available even if the call is cut off.
+//! An observation is recorded immediately, so that it is available even if the call is cut off.
 //!
 //! Path: 7, 9. Doc: execution.md#what-the-records-say
 
@@ -10,13 +10,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Maximum number of refusals noted per call; further ones are counted with the last.
+/// Maximum number of refusals recorded per call; further ones are counted with the last.
 pub const REFUSALS_MAX: usize = 32;
 
-/// Maximum number of sandbox denials noted per call.
+/// Maximum number of sandbox denials recorded per call.
 pub const DENIALS_MAX: usize = 8;
 
-/// Maximum number of hosts noted per call.
+/// Maximum number of hosts recorded per call.
 pub const REACHED_MAX: usize = 32;
 
 /// The sandbox that was applied.
@@ -95,7 +95,7 @@ pub struct SandboxDenial {
     pub open: bool,
 }
 
-/// The log in which an executor notes its observations.
+/// The log in which an executor records its observations.
 #[derive(Debug, Clone, Default)]
 pub struct ExecutionLog(Arc<Mutex<Observations>>);
 

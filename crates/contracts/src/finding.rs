@@ -1,4 +1,4 @@
-//! Findings of the guard about an entry: stable code, place, and a sentence.
+//! Findings of the guard about an entry: a stable code, a location, and a sentence.
 //!
 //! Doc: contract.md#codes
 

@@ -55,7 +55,7 @@ impl ContentBlock {
         let start = reader.position();
         let (places, json) = reader.json_of(BlockRanges::read)?;
         if json.bytes() != reader.position() - start {
-            // White space was removed, so the places have changed.
+            // White space was removed, so the ranges have changed.
             return Ok(Self::new(json));
         }
         let own = |place: Range<usize>| place.start - start..place.end - start;
@@ -90,7 +90,7 @@ impl ContentBlock {
         &self.json
     }
 
-    /// Builds a tree of the block, anew at each call.
+    /// Builds a new tree of the block at each call.
     #[must_use]
     pub fn tree(&self) -> Value {
         self.json.tree()

@@ -20,7 +20,7 @@ pub enum ImportError {
     #[error("the configuration is no TOML")]
     NoConfiguration,
     /// A member of the configuration that is extended is not a section.
-    #[error("`{0}` is no section")]
+    #[error("`{0}` is not a section")]
     NoSection(&'static str),
     /// An OpenAPI document is not JSON.
     #[error("the file is no JSON: {message}")]
@@ -36,10 +36,10 @@ pub enum ImportError {
     #[error("the file is not UTF-8")]
     NoUtf8,
     /// An OpenAPI document is not YAML.
-    #[error("the file is no YAML: {0}")]
+    #[error("the file is not valid YAML: {0}")]
     NoYaml(String),
     /// An OpenAPI document is of another version, or has none.
-    #[error("it is no OpenAPI document of version 3 (member `openapi`)")]
+    #[error("it is not an OpenAPI document of version 3 (member `openapi`)")]
     OpenApiVersion,
     /// An OpenAPI document has no paths.
     #[error("the document has no `paths`")]
@@ -59,7 +59,7 @@ pub enum HookError {
     /// It is about another event.
     #[error("the message is about the event `{found}`; this hook is for `{expected}`")]
     OtherEvent {
-        /// What the message says.
+        /// The text of the message.
         found: String,
         /// The event of the client's before-tool hooks.
         expected: &'static str,

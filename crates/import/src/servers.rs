@@ -75,7 +75,7 @@ pub fn read(
                     ids.add(name);
                 }
             }
-            None => reading.notice(format!("`{name}` is no server and was left out")),
+            None => reading.notice(format!("`{name}` is not a server and was left out")),
         }
     }
     if client == Client::Gemini {

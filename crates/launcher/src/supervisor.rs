@@ -55,7 +55,7 @@ fn try_serve_orders() -> io::Result<()> {
             filled => filled?,
         }
         let Ok([control, stdout, stderr]) = <[OwnedFd; 3]>::try_from(fds) else {
-            return Err(io::Error::other("this is no spawn request for a launcher"));
+            return Err(io::Error::other("this is not a spawn request for a launcher"));
         };
         if sys::fork_into(0)?.is_none() {
             let code = match serve(control, stdout, stderr) {
@@ -101,7 +101,7 @@ fn receive(from: BorrowedFd<'_>) -> io::Result<(Order, Option<OwnedFd>)> {
     fill(from, &mut head_bytes, &mut fds)?;
     let (tag, length) = head(head_bytes);
     if tag != ORDER || length > FRAME_BYTES_MAX {
-        return Err(io::Error::other("this is no order"));
+        return Err(io::Error::other("this is not an order"));
     }
     let mut text = vec![0u8; length];
     fill(from, &mut text, &mut fds)?;

@@ -127,8 +127,8 @@ impl Authorizer {
         self.versioned()
     }
 
-    /// Returns the authorizer, which then passes what its engine denies (step 6), and says so in the
-    /// permit.
+    /// Returns the authorizer in shadow mode: it permits calls that its engine denies (step 6), and
+    /// the permit states the denial.
     #[must_use]
     pub fn with_rules_in_shadow(mut self) -> Self {
         self.is_shadow = true;

@@ -108,7 +108,7 @@ pub trait DependentVerdict: std::fmt::Debug + Send + Sync {
     /// Returns the windows, by their names in rules.
     fn windows(&self) -> &BTreeMap<String, WindowName>;
 
-    /// Returns the verdict with the windows, which include the call; adds what it rests on to `trace`, one
+    /// Returns the verdict with the windows, which include the call. Adds its reasons to `trace`, one
     /// sentence each. Pure: the same windows give the same verdict.
     ///
     /// # Errors
@@ -164,7 +164,7 @@ pub trait PolicyEngine: Send + Sync {
     /// Where the rules cannot be evaluated; the call is denied then.
     fn judge(&self, question: &Question<'_>) -> Result<Verdict, EngineError>;
 
-    /// As [`PolicyEngine::judge`]; adds what the verdict rests on to `trace`, one sentence each.
+    /// As [`PolicyEngine::judge`]; adds the reasons of the verdict to `trace`, one sentence each.
     ///
     /// # Errors
     /// As [`PolicyEngine::judge`].
@@ -213,7 +213,7 @@ pub trait PolicyEngine: Send + Sync {
     fn judge_item(&self, _question: &ItemQuestion<'_>) -> Result<Verdict, EngineError> {
         Ok(Verdict::Deny {
             rule: "no-rule".to_owned(),
-            reason: "the rules speak of tools only".to_owned(),
+            reason: "the rules name only tools".to_owned(),
         })
     }
 

@@ -33,7 +33,7 @@ pub enum StepResult {
 pub struct ExplainedStep {
     /// The step.
     pub step: &'static str,
-    /// What it saw.
+    /// The inputs of the step.
     pub saw: String,
     /// Its result.
     pub result: StepResult,
@@ -70,8 +70,8 @@ const STEPS: [&str; 10] = [
 ];
 
 impl Authorizer {
-    /// Explains the decision on a call. `objection` is what the guard found in its arguments. If the rules
-    /// read windows, `history` returns what they see of those on which the permit depends.
+    /// Explains the decision on a call. `objection` is the guard's finding about its arguments. If the
+    /// permit depends on windows, `history` returns their values.
     #[must_use]
     pub fn explain(
         &self,
@@ -156,7 +156,7 @@ impl Authorizer {
         explanation(steps)
     }
 
-    /// Returns what a step sees of a call.
+    /// Returns the inputs of a step.
     fn saw(
         &self,
         step: &str,
@@ -232,7 +232,7 @@ fn asks(need: &ApprovalNeed) -> String {
 }
 
 impl Explanation {
-    /// Adds the approval and the charges of a permit, and what rules in shadow would have decided.
+    /// Adds the approval and the charges of a permit, and the decision of the rules in shadow mode.
     fn add_permit(&mut self, permit: &Permit) {
         for step in &mut self.steps {
             if let ("rules", Some(shadow)) = (step.step, permit.shadow()) {

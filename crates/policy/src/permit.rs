@@ -67,8 +67,8 @@ impl Permit {
         self.depends.as_ref().map(|verdict| verdict.windows())
     }
 
-    /// Returns what the rules would have decided, if they are not enforced and would not have permitted
-    /// the call as it is. The caller of the policy records it.
+    /// Returns the decision of rules that are not enforced, if they would not have permitted the call
+    /// unchanged. The code that asks the policy records the decision.
     #[must_use]
     pub fn shadow(&self) -> Option<&DecisionSummary> {
         self.shadow.as_ref()

@@ -1,10 +1,10 @@
-//! Findings about rules and their cases: code, place, sentence and correction.
+//! Findings about rules and their cases: code, location, message and correction.
 //!
 //! Doc: policy.md#findings
 
 use std::fmt;
 
-/// A place in a file of rules.
+/// A location in a file of rules.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
     /// The name of the file.
@@ -16,7 +16,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// Returns the place of a byte in a text.
+    /// Returns the location of a byte in a text.
     #[must_use]
     pub fn of(file: &str, text: &str, offset: usize) -> Self {
         let mut end = offset.min(text.len());
@@ -36,7 +36,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// What is wrong with a rule or a case.
+/// The kind of a finding about a rule or a case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum RuleCode {
@@ -58,7 +58,7 @@ pub enum RuleCode {
     UnboundWindow,
     /// The tool of a case is not known yet (warning).
     UnboundCase,
-    /// A permit depends on what the agent claims (warning).
+    /// A permit depends on a claim of the agent (warning).
     ClaimedContext,
     /// A rule never applies (warning).
     ImpossibleRule,

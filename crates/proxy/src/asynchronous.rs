@@ -128,10 +128,10 @@ impl AsyncCalls {
             },
         };
         request.context.call_id = Some(call_id.clone());
-        // Each delivery must mean the same tool, also where names were given anew meanwhile.
+        // Each delivery must mean the same tool, even if wire names were reassigned meanwhile.
         let world = parts.worlds.now();
         let id = world.tool_id(&ToolName::IdOrWire(request.tool_id.clone())).to_owned();
-        // What is hidden is answered like what is unknown.
+        // A hidden tool gets the same answer as an unknown tool.
         if world.registry.get(&id).is_some() && !world.policy.hides_tool(caller, &id) {
             request.tool_id = id;
         }
@@ -257,7 +257,7 @@ impl AsyncCalls {
     async fn put_back(&self, call: &QueuedCall) {
         // A call that cannot be put back has no worker, and is delivered again.
         if let Err(error) = self.queue.release(&call.caller, &call.call_id).await {
-            tracing::warn!(%error, "a queued call is not put back");
+            tracing::warn!(%error, "a queued call is not returned to the queue");
         }
     }
 
@@ -376,7 +376,7 @@ impl AsyncCalls {
                     match self.queue.heartbeat(&call.caller, &call.call_id, told).await {
                         Ok(Heartbeat::Cancel) => counterpart.cancel.cancel(),
                         Ok(Heartbeat::Go | Heartbeat::Lost) => (),
-                        Err(error) => tracing::debug!(%error, "a queued call's progress is not told"),
+                        Err(error) => tracing::debug!(%error, "the progress of a queued call is not reported"),
                     }
                 }
             }

@@ -317,6 +317,6 @@ pub(crate) async fn verify_source<A>(
         () = entered.conversation.cancelled() => ErrorCode::Cancelled,
         () = tokio::time::sleep(bound) => ErrorCode::Timeout,
     };
-    let reason = "the source was not asked in time whether it still lists what was approved";
+    let reason = "the source was not checked in time against its approved definitions";
     Err(Refused::new(entered.trail, code).because(reason))
 }

@@ -18,7 +18,7 @@ const POLICY_BYTES_MAX: usize = 32 << 20;
 /// Documents that are remembered; with more, all are handed over again.
 const REMEMBERED_MAX: usize = 20_000;
 
-/// What a call or a request was judged by.
+/// The world, the tool and the item by which a call or a request was judged.
 #[derive(Clone)]
 pub(crate) struct JudgedBy {
     pub(crate) world: Arc<World>,
@@ -29,7 +29,7 @@ pub(crate) struct JudgedBy {
 }
 
 impl JudgedBy {
-    /// Whether the store can keep what the call was judged by.
+    /// Whether the policy document of the call is small enough for the store.
     pub(crate) fn is_kept(&self) -> bool {
         self.world.policy.document().len() <= POLICY_BYTES_MAX
     }
@@ -41,7 +41,7 @@ pub(crate) struct KeptDocuments(Mutex<HashMap<String, i64>>);
 
 impl KeptDocuments {
     /// Returns the documents of a judged call that the store may not have. `caller` is the digest and the text
-    /// of what was known of the caller, if the log names it.
+    /// of the caller's attributes, if the log names them by digest.
     pub(crate) fn lacking(
         &self,
         by: &JudgedBy,

@@ -265,7 +265,7 @@ fn stored(value: &Value, error: Option<CallError>) -> Result<StoredResult, Strin
         return Err("the result must be an object or a text".to_owned());
     }
     if is_result && value.get("content").is_some_and(|content| !content.is_array()) {
-        return Err("`content` is no list of blocks".to_owned());
+        return Err("`content` is not a list of blocks".to_owned());
     }
     let payload = read().map_err(|fault| fault.to_string())?;
     let content = payload.content.unwrap_or_default();

@@ -98,9 +98,9 @@ impl InForce {
         in_force
     }
 
-    /// Keeps the decisions of an earlier reading that this one does not have: an order that is
-    /// missing, damaged or older is not believed, because a revoked key could be valid again. Such a
-    /// key names no one, and such a pause holds if it does in one of the readings.
+    /// Keeps the decisions of an earlier reading that this one lacks. A missing, damaged or older
+    /// order is ignored, because a revoked key could become valid again. Such a key names no one,
+    /// and such a pause holds if it does in one of the readings.
     fn keep_decisions(&mut self, before: &Self) {
         for (name, revision) in &before.revisions {
             if self.revisions.get(name).is_some_and(|now| now >= revision) {

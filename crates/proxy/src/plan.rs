@@ -212,7 +212,7 @@ fn report(step: &PlanStep, result: ToolResult, elapsed: Duration) -> (StepReport
     if let Some(structured) = &result.structured_content {
         value.insert("structuredContent".to_owned(), structured.tree());
     }
-    // What a replay without its result shows is not what the step returned.
+    // A replay whose result was not stored does not show the result of the step.
     let is_kept = !result.warnings.iter().any(|warning| warning == RESULT_NOT_KEPT);
     let value = (status == StepStatus::Succeeded && is_kept).then_some(Value::Object(value));
     let report = StepReport {

@@ -1,4 +1,4 @@
-//! What is known of an earlier dispatch of a queued call that is delivered again.
+//! The recorded state of an earlier dispatch of a redelivered queued call.
 //!
 //! Path: 6. Doc: call-path.md#asynchronous-calls
 
@@ -8,7 +8,7 @@ use toolbooth_audit::queue::QueuedCall;
 use toolbooth_audit::reads::ReceiptFilter;
 use toolbooth_contracts::{Effect, ErrorCode, ToolResult};
 
-/// Adds to the refusal of a call that was delivered before what is known of its claim.
+/// Adds the state of the earlier claim to the refusal of a redelivered call.
 pub(crate) async fn with_receipt(
     reads: &dyn LedgerReads,
     result: ToolResult,

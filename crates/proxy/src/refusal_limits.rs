@@ -22,7 +22,7 @@ const NAMES_MAX: usize = 1_000;
 /// The name under which refusals of further callers are recorded.
 const OTHERS: &str = "(others)";
 
-/// What is refused.
+/// The kind of refused request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum RefusalKind {
     /// A call or a request of a caller, with this code.
@@ -31,7 +31,7 @@ pub(crate) enum RefusalKind {
     Authentication,
 }
 
-/// The refused caller, or the reason why there is none; and what is refused.
+/// The refused caller, or the reason why the caller is unknown; and the kind of refusal.
 type Name = (String, RefusalKind);
 
 #[derive(Debug)]

@@ -1,4 +1,4 @@
-//! Records what rules in shadow would have decided.
+//! Records the decisions of rules in shadow mode.
 //!
 //! Path: 5. Doc: policy.md#shadow
 

@@ -147,7 +147,7 @@ impl ProxyState {
 
     /// Counts a record that could not be written.
     pub(crate) fn count_gap(&self, error: &LedgerError) {
-        // The count tells how many there are; a line for each would fill a disk that is full already.
+        // Only the first failure is logged: one line for each could fill a disk that is already full.
         if self.gap.fetch_add(1, Ordering::Relaxed) == 0 {
             tracing::error!(%error, "an event could not be recorded; further ones are counted");
         }

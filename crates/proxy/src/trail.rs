@@ -52,7 +52,7 @@ impl Input {
     }
 }
 
-/// With what a call was judged, in addition to its arguments and claims.
+/// The inputs of a judgement, except the arguments and the claims of the call.
 pub(crate) struct Judged {
     pub(crate) by: JudgedBy,
     pub(crate) grants: Vec<String>,
@@ -85,9 +85,9 @@ pub(crate) struct CallTrail {
     pub(crate) decision: Option<DecisionSummary>,
     /// Whether that is a denial.
     pub(crate) is_denied: bool,
-    /// With what the call was judged, once it was.
+    /// The inputs of the judgement; `None` before the call was judged.
     pub(crate) judged: Option<Box<Judged>>,
-    /// What rules in shadow would have decided, until it is recorded.
+    /// The decision of the rules in shadow mode, until it is recorded.
     pub(crate) shadow: Option<DecisionSummary>,
     /// Whether such a decision is recorded: a call that waits for an approval is judged again.
     pub(crate) is_shadow_recorded: bool,
@@ -135,7 +135,7 @@ impl CallTrail {
         cut(&mut self.tool_id);
     }
 
-    /// Notes what the policy judges by, before it does.
+    /// Stores the inputs of the policy before it judges the call.
     pub(crate) fn judge_by(&mut self, by: JudgedBy) {
         let rights = by.world.policy.rights(&self.caller);
         let grants = rights.map(|rights| rights.grants.as_slice()).unwrap_or_default();
@@ -221,7 +221,7 @@ impl CallTrail {
         state.kept_documents.lacking(&judged.by, caller, at)
     }
 
-    /// Returns what the policy knew of the caller.
+    /// Returns the attributes of the caller that the policy used.
     fn caller_inputs(&self, judged: &Judged) -> CallerInputs {
         CallerInputs::of(&self.caller, judged.grants.clone())
     }

@@ -1,4 +1,4 @@
-//! The place of an asynchronous call among those that a process runs at once.
+//! The worker slots of a process: each running asynchronous call holds one.
 //!
 //! Path: 2, 6. Doc: call-path.md#asynchronous-calls
 
@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// The places of the asynchronous calls that a process runs at once.
+/// The worker slots of a process.
 #[derive(Debug, Clone)]
 pub(crate) struct WorkerPlaces {
     places: Arc<Semaphore>,
@@ -14,12 +14,12 @@ pub(crate) struct WorkerPlaces {
 }
 
 impl WorkerPlaces {
-    /// Creates `at_once` places. At most `away_max` calls can leave theirs.
+    /// Creates `at_once` slots. At most `away_max` calls can release theirs while they wait.
     pub(crate) fn new(at_once: usize, away_max: usize) -> Self {
         Self { places: Arc::new(Semaphore::new(at_once)), away: Arc::new(Semaphore::new(away_max)) }
     }
 
-    /// Waits for a place.
+    /// Waits for a slot.
     pub(crate) async fn take(&self) -> WorkerPlace {
         let permit = Arc::clone(&self.places).acquire_owned().await.ok();
         let held = Mutex::new(Held { is_away: false, _permit: permit });
@@ -27,7 +27,7 @@ impl WorkerPlaces {
     }
 }
 
-/// A place that a call can leave while it waits. The last clone that is dropped leaves it.
+/// A slot that a call can release while it waits. Dropping the last clone releases it.
 #[derive(Debug, Clone)]
 pub(crate) struct WorkerPlace(Arc<Inner>);
 
@@ -39,14 +39,14 @@ struct Inner {
 
 #[derive(Debug)]
 struct Held {
-    /// Whether the permit is one to be away, in place of one to run.
+    /// Whether the permit is for waiting without a slot, and not for running.
     is_away: bool,
     _permit: Option<OwnedSemaphorePermit>,
 }
 
 impl WorkerPlace {
-    /// Leaves the place to another call; `false` if too many others have left theirs. A call that keeps its place
-    /// must not wait: those that have left theirs could never go on.
+    /// Releases the slot for another call; `false` if too many calls wait without a slot. A call that still holds
+    /// its slot must not wait, because the calls without a slot could then never resume.
     #[must_use]
     pub(crate) fn leave(&self) -> bool {
         let away = Arc::clone(&self.0.all.away).try_acquire_owned();
@@ -57,7 +57,7 @@ impl WorkerPlace {
         true
     }
 
-    /// Waits for a place after [`WorkerPlace::leave`].
+    /// Waits for a slot after [`WorkerPlace::leave`].
     pub(crate) async fn take_again(&self) {
         if self.is_away() {
             let permit = Arc::clone(&self.0.all.places).acquire_owned().await.ok();

@@ -348,7 +348,7 @@ impl World {
         permit.ok().and_then(|permit| permit.windows().cloned()).unwrap_or_default()
     }
 
-    /// Explains what would be decided on a call, which does not run; `None` if there is no such tool.
+    /// Explains the decision on a call without running it; `None` if the tool does not exist.
     /// `earlier` are the calls in the windows that its rules read.
     #[must_use]
     pub fn explain(

@@ -253,7 +253,7 @@ impl Reading<'_> {
         for name in members.keys() {
             if !matches!(name.as_str(), "version" | "tools" | "$schema") {
                 let message =
-                    format!("`{}` is no field that this version knows", name.escape_debug());
+                    format!("`{}` is not a field that this version knows", name.escape_debug());
                 let path = [key(name)];
                 self.push(
                     Severity::Warning,

@@ -13,7 +13,7 @@ const ZSTD: u8 = 0x28;
 pub(crate) fn unpack(text: String, packed: Option<Vec<u8>>) -> Result<String, Unreadable> {
     match packed {
         None => Ok(text),
-        Some(_) if !text.is_empty() => Err(Unreadable::of("it is there in two forms")),
+        Some(_) if !text.is_empty() => Err(Unreadable::of("it is stored in two forms")),
         Some(packed) if packed.first() == Some(&ZSTD) => decompress(&packed),
         Some(short) => packing::unpack(&short),
     }

@@ -12,7 +12,7 @@ use toolbooth_policy::{Budget, CallerRights, CallerSets, Grant, SettingError};
 use crate::config::{self, Config};
 use crate::failure::Failure;
 
-/// Returns the sets of callers of the configuration, each with what `content` makes of it.
+/// Returns the sets of callers of the configuration, each converted by `content`.
 pub(crate) fn sets<T>(
     config: &Config,
     content: impl Fn(&str, &config::Caller) -> Result<T, Failure>,

@@ -96,8 +96,8 @@ fn unknown(config: &Config, name: &str) -> Failure {
     }
 }
 
-/// Returns the holder of an API key with what the store has for the key, if it has it: the groups, and the digest,
-/// by which the calls end with the key. Other identities stay.
+/// Returns the holder of an API key with the groups and the digest that the store has for the key. By the digest,
+/// the calls of a key end when the key is revoked. Other identities are returned unchanged.
 ///
 /// # Errors
 /// A failure if the key is revoked or expired, or its record is damaged, or the store cannot be read.

@@ -92,7 +92,7 @@ pub(crate) struct Context {
 pub(crate) enum Command {
     /// Writes a commented `toolbooth.toml` and an empty registry into this folder.
     Init,
-    /// Shows what a configuration starts, reads and reaches, and trusts it after confirmation.
+    /// Shows the processes, files and hosts of a configuration, and trusts it after confirmation.
     #[command(
         after_help = "Examples:\n  toolbooth trust                  the configuration of this folder\n  toolbooth trust clone/ --show    what it starts; trusts nothing"
     )]

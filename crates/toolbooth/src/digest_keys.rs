@@ -29,7 +29,7 @@ async fn own_digester(loaded: &Loaded) -> Result<Option<Digester>, Failure> {
     Ok(Some(digester))
 }
 
-/// What the digest keys of this gateway are for its store.
+/// How the digest keys of this gateway relate to its store.
 pub(crate) enum StoreDigester {
     /// It has all keys of the store.
     Fits(Digester),

@@ -114,7 +114,7 @@ pub(crate) fn names(http: &Http, address: SocketAddr) -> Result<DoorNames, Failu
         url::Url::parse(text).is_ok_and(|url| url.origin().ascii_serialization() == **text)
     };
     if let Some(origin) = http.origins.iter().find(|origin| !is_origin(origin)) {
-        return Err(wrong(format!("`{}` is no origin", origin.escape_debug()), "origins")
+        return Err(wrong(format!("`{}` is not an origin", origin.escape_debug()), "origins")
             .hint("give scheme, host and port as browsers do, such as https://gateway.example"));
     }
     let mut names = DoorNames::new(&http.hosts, &http.origins);
@@ -147,7 +147,7 @@ pub(crate) fn names(http: &Http, address: SocketAddr) -> Result<DoorNames, Failu
     let network = |text: &String| {
         let one = text.parse::<IpAddr>().map(IpNet::from);
         text.parse::<IpNet>().or(one).map_err(|_| {
-            wrong(format!("`{}` is no address", text.escape_debug()), "trusted_proxies")
+            wrong(format!("`{}` is not an address", text.escape_debug()), "trusted_proxies")
                 .hint("give an address or a range, such as 127.0.0.1 or 10.0.0.0/8")
         })
     };

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 /// error.
 pub(crate) fn read(path: &Path) -> std::io::Result<Vec<u8>> {
     if !std::fs::metadata(path)?.is_file() {
-        return Err(std::io::Error::other("it is no ordinary file"));
+        return Err(std::io::Error::other("it is not an ordinary file"));
     }
     std::fs::read(path)
 }

@@ -22,10 +22,10 @@ const MESSAGE_BYTES_MAX: u64 = 16 << 20;
 const DECISION_BYTES_MAX: u64 = 64 << 10;
 /// Characters of a reason.
 const REASON_CHARS_MAX: usize = 2_000;
-/// The interval at which the end of the deciding process is looked for.
+/// The interval at which the deciding process is checked for its end.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// The time after the limit in which what has to be ended is ended.
+/// The time after the limit for ending the deciding process.
 const GRACE: Duration = Duration::from_millis(500);
 /// Variables that change the policy, or trust a configuration; those that begin with `TOOLBOOTH__` too.
 const OVERRIDES: [&str; 4] = ["MCP_TOOLS", "TOOLS_POLICY", "TOOL_WHITELIST", "TOOLBOOTH_TRUST"];
@@ -80,7 +80,7 @@ pub(crate) fn answer(limit: Duration) -> ExitCode {
     ExitCode::from(BLOCKED)
 }
 
-/// Returns a decision; a denial if there is none, for whatever reason.
+/// Returns the decision; a denial if an error or a panic prevented one.
 fn decision_of(asked: impl FnOnce() -> Result<Decision, String>) -> Decision {
     let decision = std::panic::catch_unwind(AssertUnwindSafe(asked));
     let decision = decision.unwrap_or_else(|_| Err("it ended unexpectedly".to_owned()));
@@ -109,7 +109,7 @@ fn message(end: Instant) -> Result<Vec<u8>, String> {
     Ok(message)
 }
 
-/// Has the message decided by a process, until `end`.
+/// Runs a process that decides on the message, until `end`.
 ///
 /// # Errors
 /// What prevented it.
@@ -157,7 +157,7 @@ fn this_program() -> Result<Command, String> {
     let program = std::env::current_exe();
     let program = program.map_err(|error| format!("this program cannot be found ({error})"))?;
     let mut command = Command::new(program);
-    // What it tells the operator is not for the agent, who gets this process's standard error.
+    // Its messages are for the operator; the agent receives this process's standard error.
     let told = if std::io::stderr().is_terminal() { Stdio::inherit() } else { Stdio::null() };
     command.args(std::env::args_os().skip(1)).arg(DECIDE).arg(std::process::id().to_string());
     command.stderr(told);
@@ -171,8 +171,8 @@ fn this_program() -> Result<Command, String> {
     Ok(command)
 }
 
-/// Ends this process when its parent ends, which waits for its decision: nothing is decided for a client that is
-/// gone. Called by the process's first thread, to which the kernel ties it.
+/// Ends this process when its parent ends, which waits for the decision. No decision is made for a client that
+/// has ended. Called by the process's first thread, to which the kernel ties it.
 ///
 /// # Errors
 /// A failure if the parent has ended already.

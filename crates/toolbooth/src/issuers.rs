@@ -22,7 +22,7 @@ pub(crate) struct Accepted {
     pub(crate) resource: ProtectedResource,
 }
 
-/// Returns what the door at this address accepts; `None` without issuers.
+/// Returns the access tokens that the door at this address accepts; `None` without issuers.
 ///
 /// # Errors
 /// [`Failure`], if a setting is not valid.
@@ -42,13 +42,13 @@ pub(crate) fn accepted(config: &Config, address: SocketAddr) -> Result<Option<Ac
         return Ok(None);
     }
     if let Some(scope) = auth.scopes.iter().find(|scope| !is_scope(scope)) {
-        return Err(wrong(format!("`{}` is no scope", scope.escape_debug()), "scopes")
+        return Err(wrong(format!("`{}` is not a scope", scope.escape_debug()), "scopes")
             .hint("a scope has printable ASCII characters, and no space, `\"` or `\\`"));
     }
     let resource = match &auth.resource {
         Some(resource) if is_resource(resource) => resource.clone(),
         Some(resource) => {
-            let message = format!("`{}` is no resource", resource.escape_debug());
+            let message = format!("`{}` is not a resource", resource.escape_debug());
             return Err(wrong(message, "resource")
                 .hint("give the URL of the MCP endpoint, such as https://gateway.example/mcp"));
         }

@@ -1,4 +1,4 @@
-//! The checkpoints in the data folder: a store that lacks one was put back.
+//! The checkpoints in the data folder. A store that lacks one was rolled back.
 //!
 //! Doc: records.md#tamper-evidence
 

@@ -145,8 +145,8 @@ fn main() -> ExitCode {
 const THREADS: &str = "TOKIO_WORKER_THREADS";
 const THREADS_MAX: usize = 1_024;
 
-/// Returns the number of threads that run calls: half of the cores, because the writer of the store, the search index
-/// and the programs that are started here run beside them. More threads mostly wake one another.
+/// Returns the number of threads that run calls: half of the cores. The writer of the store, the search index and
+/// child processes need the others. More threads mostly wake one another.
 ///
 /// Doc: benchmarks.md#the-gateway
 fn threads() -> Result<usize, Failure> {

@@ -51,8 +51,8 @@ pub(crate) struct OfflineGateway {
     pub(crate) launcher: Launcher,
 }
 
-/// Makes what the guard needs for its first tool, beside the rest of the start. Without threads it is made at its
-/// first use.
+/// Initialises the guard on another thread during the start. If no thread can be started, the guard is
+/// initialised at its first use.
 pub(crate) fn prepare_guard() {
     for (name, prepare) in
         [("toolbooth-rules", secret_rules::prepare as fn()), ("toolbooth-schemas", schema::prepare)]

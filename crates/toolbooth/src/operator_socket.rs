@@ -101,7 +101,7 @@ async fn ask_each(folder: &Path, id: &str, grants: bool, reason: Option<&str>) -
         let Some(stream) = connect(folder, &name).await else { continue };
         match operator_socket::decide(stream, id, grants, reason).await {
             Answer::Unknown => is_unknown = true,
-            // After one that may have decided, a refusal says nothing.
+            // If an earlier gateway may have decided, a refusal proves nothing.
             Answer::Refused(code, reason) if !is_unknown => return Answer::Refused(code, reason),
             Answer::Decided(approval) => return Answer::Decided(approval),
             Answer::Refused(..) | Answer::None => (),

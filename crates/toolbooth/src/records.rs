@@ -210,7 +210,7 @@ async fn open_postgres(
             }
             other if rolled_back => opening_failed(&other, true).at("store.url"),
             other => Failure::store(with_causes(&other)).at("store.url").hint(
-                "is the server running, and may this user log in? `toolbooth doctor` tells more",
+                "is the server running, and may this user log in? `toolbooth doctor` shows details",
             ),
         }
     })
@@ -230,7 +230,7 @@ fn opening_failed(error: &(dyn std::error::Error + 'static), rolled_back: bool) 
              `toolbooth audit accept-restore` takes it as it is",
         );
     }
-    failure.hint("`toolbooth doctor` tells more")
+    failure.hint("`toolbooth doctor` shows details")
 }
 
 /// Publishes a checkpoint: writes it to the program log and to the file that the configuration names.

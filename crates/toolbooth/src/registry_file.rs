@@ -28,7 +28,7 @@ pub(crate) fn rejected(rejected: &file::Rejected) -> Failure {
         .first()
         .map(|finding| format!("{}:{}:{}", finding.file, finding.line, finding.column));
     let failure = Failure::new(crate::failure::USAGE, "invalid-registry", rejected.to_string())
-        .hint("`toolbooth check` tells everything that is wrong");
+        .hint("`toolbooth check` lists all errors");
     match place {
         Some(place) => failure.at(place),
         None => failure,

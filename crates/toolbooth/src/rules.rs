@@ -1,4 +1,4 @@
-//! The rules of `[policy] rules`: their files, what is wrong with them, and when they have changed.
+//! The rules of `[policy] rules`: their files, findings about them, and the detection of changes.
 //!
 //! Doc: policy.md#rules, configuration.md#policy
 
@@ -69,8 +69,8 @@ fn files_of(root: PathBuf, place: &str) -> Result<Vec<PathBuf>, Failure> {
 /// Endings of texts that were replaced or switched off.
 const KEPT: [&str; 6] = ["bak", "disabled", "off", "old", "orig", "rej"];
 
-/// Whether a file that is no file of rules seems to be meant as one, or holds cases of rules that are not there: what
-/// it forbids or checks would be left out without a word.
+/// Whether a file without the ending of rule files looks like a rule file, or contains cases of missing rules.
+/// Ignoring such a file would drop its rules or checks silently.
 fn is_meant(path: &Path) -> bool {
     let name = path.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
     let is_rules = |path: &Path| path.extension().is_some_and(|ending| ending == ENDING);
@@ -158,9 +158,12 @@ fn windows(loaded: &Loaded) -> Result<HistoryWindows, Failure> {
     let mut windows = BTreeMap::new();
     for (name, declared) in &loaded.config.policy.history {
         let length = duration(&declared.window).ok_or_else(|| {
-            Failure::configuration(format!("`{}` is no duration", declared.window.escape_debug()))
-                .at(format!("{}.window", place(name)))
-                .hint("write how long a call counts, such as `90s`, `5m`, `1h`, `7d`")
+            Failure::configuration(format!(
+                "`{}` is not a duration",
+                declared.window.escape_debug()
+            ))
+            .at(format!("{}.window", place(name)))
+            .hint("write how long a call counts, such as `90s`, `5m`, `1h`, `7d`")
         })?;
         let window = HistoryWindow {
             tool: declared.tool.clone(),

@@ -85,7 +85,7 @@ pub(crate) fn check_defaults(config: &Config) -> Result<(), Failure> {
         }
         for permission in defaults.permissions.iter().flatten() {
             if Grant::parse(permission).is_err() || permission.contains('*') {
-                return wrong(format!("`{permission}` is no permission such as `read:files`"));
+                return wrong(format!("`{permission}` is not a permission such as `read:files`"));
             }
         }
     }
@@ -132,7 +132,7 @@ fn check_trust(config: &Config) -> Result<(), Failure> {
     let is_known = |word: &str| own(word).is_some() || trust.levels.contains_key(word);
     for word in trust.approval.iter().filter(|word| !is_known(word)) {
         if let Some(level) = levels.into_iter().find(|level| near_miss(word, level)) {
-            let message = format!("`{}` is no trust level", word.escape_debug());
+            let message = format!("`{}` is not a trust level", word.escape_debug());
             return Err(Failure::configuration(message)
                 .at("trust.approval")
                 .hint(format!("did you mean `{level}`?")));
@@ -334,7 +334,7 @@ pub(crate) fn remembered_names(loaded: &Loaded, file: &str) -> GivenNames {
     // At the first start the file does not exist.
     let Ok(text) = crate::files::read(&path) else { return GivenNames::default() };
     GivenNames::read(&text).unwrap_or_else(|| {
-        tracing::warn!("the names on the wire are given anew, their file cannot be read");
+        tracing::warn!("the wire names are assigned again, because their file cannot be read");
         GivenNames::default()
     })
 }

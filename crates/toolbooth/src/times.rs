@@ -39,7 +39,7 @@ fn parsed(
 ) -> Result<Option<String>, Failure> {
     let Some(given) = given else { return Ok(None) };
     let wrong = || {
-        let failure = Failure::usage(format!("`{}` is no time", given.escape_debug()));
+        let failure = Failure::usage(format!("`{}` is not a time", given.escape_debug()));
         failure.at(option.to_owned()).hint(hint)
     };
     if !given.ends_with(['s', 'm', 'h', 'd']) {

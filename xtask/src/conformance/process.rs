@@ -46,9 +46,9 @@ impl Server {
                 let _ = writeln!(output, "{line}");
             }
         });
-        server.address = receiver.recv_timeout(START_MAX).map_err(|_| {
-            anyhow::anyhow!("the {name} does not listen; {} tells why", log.display())
-        })?;
+        server.address = receiver
+            .recv_timeout(START_MAX)
+            .map_err(|_| anyhow::anyhow!("the {name} does not listen; see {}", log.display()))?;
         Ok(server)
     }
 

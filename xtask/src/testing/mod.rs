@@ -31,7 +31,7 @@ const TEST_LIMIT: Duration = Duration::from_secs(600);
 /// The default seed of property tests, so that each run has the same cases.
 const SEED: u64 = 1;
 
-/// Sets up what tests need, builds, and runs the tests whose names contain `filter`.
+/// Sets up the test environment, builds, and runs the tests whose names contain `filter`.
 pub fn set_up_and_run(filter: &str) -> Result<()> {
     setup::set_up()?;
     run(filter)

@@ -133,8 +133,8 @@ fn decimal(numerator: &BigInt, denominator: &BigInt, is_exact: bool) -> (String,
     (format!("{sign}{}", with_point(&digits, places)), false)
 }
 
-/// Rounds digits, of which `places` stand behind the point, to [`DIGITS`]. Returns those that are left, and how many of
-/// them stand behind the point.
+/// Rounds digits, `places` of them after the point, to [`DIGITS`]. Returns the remaining digits, and how many of them
+/// are after the point.
 fn rounded(digits: &str, places: u32) -> (String, u32) {
     let most = usize::try_from(DIGITS).unwrap_or(usize::MAX);
     let Some((kept, dropped)) = digits.split_at_checked(most) else {

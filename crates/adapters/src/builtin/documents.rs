@@ -294,7 +294,7 @@ fn csv_document(source: &str) -> Result<Parsed, FunctionError> {
         reader.headers().map_err(|error| error.to_string())?.iter().map(str::to_owned).collect();
     let mut rows = 0usize;
     for record in reader.records() {
-        record.map_err(|error| format!("the document is no CSV: {error}"))?;
+        record.map_err(|error| format!("the document is not valid CSV: {error}"))?;
         rows += 1;
     }
     Ok(Parsed::text(source.to_owned()).with("columns", json!(columns)).with("rows", rows))
@@ -302,7 +302,7 @@ fn csv_document(source: &str) -> Result<Parsed, FunctionError> {
 
 fn pdf(bytes: &[u8]) -> Result<Parsed, FunctionError> {
     let bad = |error: lopdf::Error| {
-        FunctionError(format!("the document is no PDF that can be read: {error}"))
+        FunctionError(format!("the document is not a PDF that can be read: {error}"))
     };
     let document = lopdf::Document::load_mem(bytes).map_err(bad)?;
     if document.is_encrypted() {

@@ -144,7 +144,7 @@ fn listing(document: &Value) -> Option<Listing> {
 fn add(listing: &mut Listing, item: &Value, place: &str) {
     let name = item.get("name").and_then(Value::as_str).filter(|name| !name.trim().is_empty());
     let Some(name) = name else {
-        listing.problems.push(format!("{place} is no declaration: it has no `name`"));
+        listing.problems.push(format!("{place} is not a declaration: it has no `name`"));
         return;
     };
     // A name is part of a command line. The command would read a name like an option as one.

@@ -1,4 +1,4 @@
-//! What a provider limits at the top of a declaration.
+//! The limits of a provider for the top level of a declaration.
 //!
 //! Doc: registry.md#declarations
 
@@ -47,7 +47,7 @@ impl Root<'_> {
             return self.declaration.parameters.clone();
         };
         let mut out = members.clone();
-        // Where the properties stand in the choice alone, it is all that the model is told.
+        // If only the choice has properties, the model learns the arguments from the choice alone.
         let has_properties = out.get("properties").and_then(Value::as_object);
         let has_properties = has_properties.is_some_and(|properties| !properties.is_empty());
         for keyword in without {
@@ -56,7 +56,7 @@ impl Root<'_> {
                 self.tell(&[keyword], message);
                 continue;
             }
-            // A choice between objects is what the properties beside it do not say.
+            // A choice between objects restricts more than the properties beside it.
             if out.remove(*keyword).is_some() {
                 let message = format!(
                     "the provider does not take `{keyword}` at the top; calls are checked by it"

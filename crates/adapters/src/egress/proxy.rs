@@ -138,7 +138,8 @@ fn wanted(head: &[u8]) -> Result<Wanted, Refused> {
     let method = request.method.unwrap_or_default();
     let target = request.path.unwrap_or_default();
     if method == "CONNECT" {
-        let (host, port) = authority(target, None).ok_or_else(|| bad("this is no `host:port`"))?;
+        let (host, port) =
+            authority(target, None).ok_or_else(|| bad("this is not a `host:port`"))?;
         return Ok(Wanted { host, port, request: None });
     }
     let rest = target

@@ -160,7 +160,7 @@ impl Endpoint {
         for (name, value) in &self.settings.headers {
             let exposed = value.expose().map_err(|error| missing(error.to_string()))?;
             let header = HeaderName::from_str(name);
-            let header = header.map_err(|_| missing(format!("`{name}` is no header")))?;
+            let header = header.map_err(|_| missing(format!("`{name}` is not a header")))?;
             let mut value = HeaderValue::from_str(&exposed)
                 .map_err(|_| missing(format!("the value of header `{name}` is not valid")))?;
             value.set_sensitive(true);

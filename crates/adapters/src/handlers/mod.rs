@@ -222,7 +222,7 @@ impl Lent {
         drop(self.slot);
     }
 }
-/// Shortens a path to its last two components, for messages.
+/// Returns the last two components of a path, for messages.
 fn shown(path: &Path) -> String {
     let parts: Vec<_> = path.components().rev().take(2).collect();
     let short: PathBuf = parts.into_iter().rev().collect();

@@ -65,8 +65,8 @@ pub(super) struct Failure {
 }
 
 impl Failure {
-    /// Whether the server serves no request of this connection any more: it does not know the session, or it does
-    /// not accept the credentials, which may have been replaced meanwhile.
+    /// Whether the server refuses all further requests of this connection: it does not know the session, or it
+    /// rejects the credentials. The credentials may have been replaced meanwhile.
     pub(super) fn needs_new_session(&self) -> bool {
         matches!(self.fault, Fault::SessionEnded | Fault::Status(401, _))
     }
@@ -104,8 +104,8 @@ impl Failure {
         match self.fault {
             // The server responded: it did not run the tool, or the tool failed.
             Fault::Refused(refusal) => {
-                // The protocol has these for what surrounds a request, before the tool runs. SDKs return the other
-                // codes from within a tool too, where it raises an error or asks the client for something.
+                // The protocol uses these codes for errors before the tool runs. SDKs also return the other codes
+                // when a tool raises an error or asks the client for input.
                 let not_run =
                     [code::HEADER_MISMATCH, code::UNSUPPORTED_VERSION].contains(&refusal.code);
                 let effect = if not_run { Effect::NotStarted } else { effect };

@@ -41,7 +41,8 @@ pub(super) struct Events<S> {
     chunks: S,
     bytes_max: usize,
     buffer: Vec<u8>,
-    /// Where the next line begins in the buffer. What is before it goes when the next chunk comes.
+    /// The offset of the next line in the buffer. The bytes before it are removed when the next
+    /// chunk arrives.
     start: usize,
     /// The end of the bytes of the buffer that are known to contain no further line end.
     scanned: usize,

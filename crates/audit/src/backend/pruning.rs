@@ -1,7 +1,7 @@
 //! Prunes a log: replaces events that no longer account for a record with the hashes of their
 //! subtrees.
 //!
-//! The root of the log stays the signed root. Logs are shortened block by block. An event under a signed
+//! The root of the log stays the signed root. Logs are pruned block by block. An event under a signed
 //! checkpoint states the remaining events of a block. Verification detects any other removal, because no
 //! such event states it.
 //!
@@ -87,7 +87,7 @@ impl Piece {
     }
 }
 
-/// A shortened block.
+/// A pruned block.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cut {
     /// The places of the removed events.
@@ -98,7 +98,7 @@ pub struct Cut {
     pub left: Remaining,
 }
 
-/// Shortens a part of a log that starts at a block boundary.
+/// Prunes a part of a log that starts at a block boundary.
 #[must_use]
 pub fn cut(from: u64, to: u64, pieces: &[Piece]) -> Cut {
     let (mut removed, mut gone) = (Vec::new(), Vec::<PrunedRange>::new());
@@ -142,7 +142,7 @@ fn stays(kind: AuditEventKind) -> bool {
             | AuditEventKind::WriterStopped
             | AuditEventKind::ReceiptsPruned
             | AuditEventKind::PayloadsDropped
-            // The request may be in another log, which is shortened at another time.
+            // The request may be in another log, which is pruned at another time.
             | AuditEventKind::CallFinished
             | AuditEventKind::StoreRestored
             // First-use pins are outside the store.
@@ -175,8 +175,8 @@ impl EventRules {
         may_go.then(|| AccountsFor { receipt: told.receipt_digest.as_ref().and(told.receipt_id) })
     }
 
-    /// Whether an event is a checkpoint that names the end of an ended log. Nothing else vouches
-    /// for that end.
+    /// Whether an event is a checkpoint that names the end of an ended log. Only such a checkpoint
+    /// proves that end.
     fn names_end(&self, told: &EventMembers) -> bool {
         let heads = told.facts.as_ref().filter(|_| told.event == AuditEventKind::Checkpoint);
         let heads = heads.and_then(|facts| facts.get("heads")?.as_array());
@@ -210,7 +210,7 @@ struct EventMembers {
 }
 
 /// Returns the size and the root of the newest checkpoint from before a time. The events must be in
-/// order. A log may be shortened up to that size once its root is found to match.
+/// order. A log may be pruned up to that size once its root is found to match.
 #[must_use]
 pub fn newest_checkpoint<'e>(
     events: impl IntoIterator<Item = &'e str>,
@@ -251,7 +251,7 @@ pub fn parts(log: &PrunedLog) -> Option<Vec<PrunedRange>> {
 pub struct Removal {
     /// Agent logs, by writer: the places of the events that account for them.
     pub logs: BTreeMap<String, Vec<u64>>,
-    /// Events: their writer, and the shortened part of its log.
+    /// Events: their writer, and the pruned part of its log.
     pub events: Option<(String, Cut)>,
     /// Asynchronous calls.
     pub calls: Vec<CallName>,
@@ -279,8 +279,8 @@ impl Removal {
 /// in the store must not decide what is removed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// The tree as computed so far, up to the end of a block: another writer merges the pruned ranges of a block
-    /// whenever it shortens it, and none reaches into the next block.
+    /// The tree as computed so far, up to the end of a block. Another writer that prunes a block merges the
+    /// pruned ranges within it; no range extends into the next block.
     tree: Frontier,
     /// The number of events up to which the tree matched a signed checkpoint.
     sound: u64,
@@ -295,14 +295,14 @@ impl Progress {
         self.sound
     }
 
-    /// Returns the number of events up to which blocks were shortened.
+    /// Returns the number of events up to which blocks were pruned.
     #[must_use]
     pub fn done(&self) -> u64 {
         self.done
     }
 
-    /// Returns the next part of the log for the tree, towards a checkpoint over `size` events. A tree that has come
-    /// further is computed anew: the checkpoint that it was computed for is gone.
+    /// Returns the next part of the log for the tree, towards a checkpoint over `size` events. A larger tree is
+    /// computed again, because the checkpoint that it was computed for no longer exists.
     #[must_use]
     pub fn ahead(&mut self, size: u64) -> (u64, u64) {
         /// Maximum number of events per step.
@@ -350,7 +350,7 @@ impl Progress {
         Ok(())
     }
 
-    /// Returns the part to shorten next, from the beginning of its block, and marks it as done.
+    /// Returns the part to prune next, from the beginning of its block, and marks it as done.
     pub fn next_part(&mut self) -> Option<(u64, u64)> {
         let from = self.done - self.done % BLOCK;
         let to = self.sound.min(from + BLOCK);

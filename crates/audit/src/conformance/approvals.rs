@@ -12,7 +12,7 @@ use crate::approvals::{ApprovalFilter, ApprovalName, ApprovalRequest, ApprovalVe
 use crate::ledger::{ClaimRequest, Claimed, Due, Ledger, Prune, PruneKind, Pruned};
 use crate::reads::LedgerReads;
 
-/// When what these cases ask for expires, and what they decide.
+/// The times at which the requests and the decisions of these cases expire.
 const REQUEST_ENDS: i64 = 100;
 const DECISION_ENDS: i64 = 200;
 

@@ -1,4 +1,5 @@
-//! Cases about windows over earlier calls: what counts, how long, and what rules see of it.
+//! Cases about windows over earlier calls: the calls that count, for how long, and the values that
+//! rules read.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,7 +20,8 @@ use crate::reads::{EventFilter, LedgerReads};
 /// A length of which no end is reached here.
 const LONG_MS: i64 = 1_000_000_000_000;
 
-/// Permits a call while the window `paid` has at most this number of calls, and notes what it has seen.
+/// Permits a call while the window `paid` has at most this number of calls, and stores the values that
+/// it has read.
 #[derive(Debug)]
 struct AtMost {
     count: u64,
@@ -32,7 +34,7 @@ impl AtMost {
         Arc::new(Self { count, approval: None, seen: Mutex::default() })
     }
 
-    /// Returns what was seen last: the count, the sum, and whether there was an earlier call.
+    /// Returns the last read values: the count, the sum, and whether there was an earlier call.
     fn last(&self) -> (u64, i128, bool) {
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let last = seen.last().and_then(|history| history.get("paid"));
@@ -78,7 +80,7 @@ fn judged(judge: &Arc<AtMost>, call: ClaimRequest) -> ClaimRequest {
     ClaimRequest { history: Some(HistoryQuestion { windows, judge }), ..call }
 }
 
-/// Returns what a call sees that is not counted itself.
+/// Returns the window as seen by a call that does not count in it.
 async fn seen(ledger: &impl Ledger, call: &str) -> (u64, i128, bool) {
     let judge = AtMost::new(u64::MAX);
     let looking = request(call, IdempotencyMode::None, &[], call);

@@ -79,7 +79,7 @@ pub async fn budgets_are_charged_and_given_back<L: Ledger + LedgerReads>(ledger:
         ..request(call, mode, &[], "args")
     };
     let _ = fresh(ledger, of("b1", "one", 4)).await;
-    // What one limit refuses is taken from none: not from the rate either.
+    // A call that one limit refuses is charged to no limit, including the rate.
     for n in 0..9 {
         let refused = ledger.claim(of(&format!("b2-{n}"), "one", 3)).await.expect("answers");
         let Claimed::BudgetExceeded { retry_after_ms } = refused else { panic!("{refused:?}") };

@@ -1,4 +1,4 @@
-//! Defines claims: what a call asks of the ledger before it runs, and the answer.
+//! Defines claims: the request of a call to the ledger before it runs, and the answer.
 //!
 //! Path: 6. Doc: records.md#the-ledger
 

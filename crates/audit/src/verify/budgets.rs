@@ -73,7 +73,7 @@ impl Budgets {
         let sum = self.sums.remove(&raw.key);
         let Some(row) = &raw.row else { return false };
         if !known || pruned.is_some_and(|pruned| row.day.as_str() <= pruned) {
-            // A day whose events are gone must not stand in for a day whose events were read.
+            // A day whose events were pruned must not replace a day whose events were read.
             return !known || sum.is_none_or(|(day, _)| day <= row.day);
         }
         match sum {

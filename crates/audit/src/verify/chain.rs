@@ -142,7 +142,7 @@ impl<'e> Chains<'e> {
                 }
                 if next < *end {
                     let message = format!(
-                        "events from {next} on are gone, and nothing says that they were pruned"
+                        "events from {next} on are missing, and no event states that they were pruned"
                     );
                     self.problems.add("missing", writer, next, message);
                     break;
@@ -168,7 +168,7 @@ impl<'e> Chains<'e> {
                 }
             }
             Some(_) => {
-                let message = format!("event {seq} and its row say different things");
+                let message = format!("event {seq} and its row differ");
                 self.problems.add("changed", writer, seq, message);
             }
             None => {

@@ -179,7 +179,7 @@ pub fn export<R: BufRead>(
         place = (read.writer, read.seq.saturating_add(1));
     }
     if !readable && heads.is_none() {
-        return Err(Error::new(ErrorKind::InvalidData, "it is no export in JSON Lines"));
+        return Err(Error::new(ErrorKind::InvalidData, "it is not an export in JSON Lines"));
     }
     let none = std::collections::BTreeMap::new();
     let (events, found) = match &heads {

@@ -236,7 +236,7 @@ impl<'e> Records<'e> {
             return;
         };
         if !receipt_fits(&record.raw.columns, receipt) {
-            let message = format!("receipt {id} and its row say different things");
+            let message = format!("receipt {id} and its row differ");
             self.problems.add("receipt-changed", writer, seq, message);
             return;
         }

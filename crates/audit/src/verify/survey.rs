@@ -48,8 +48,7 @@ enum Pruned {
 pub(super) struct LogFindings {
     known: TrustAnchors,
     keys: BTreeMap<String, note::PublicKey>,
-    /// The ends of logs of a restored backup that no checkpoint has vouched for yet: by writer and
-    /// place.
+    /// The ends of logs of a restored backup that no checkpoint covers yet: by writer and place.
     claimed: Vec<(String, u64, Heads)>,
     /// Checkpoints of logs with keys that are not known yet: by writer and place.
     unopened: Vec<(String, u64, String)>,
@@ -108,7 +107,7 @@ impl LogFindings {
         };
         let key = pruned.key.as_deref().and_then(|key| note::PublicKey::parse(key).ok());
         self.keys.extend(key.map(|key| (writer.clone(), key)));
-        // The stored checkpoint vouches for the pruned events.
+        // The stored checkpoint covers the pruned events.
         let root = frontier.root();
         let signed = self.open(writer, &pruned.note).ok().filter(|signed| {
             signed.writer == *writer && signed.size == pruned.size && signed.root == root
@@ -165,7 +164,7 @@ impl LogFindings {
                 let dropped = dropped(facts, ["kind", "until"]).map(Pruned::Dropped);
                 self.prunes.extend(dropped.map(|dropped| (writer, seq, dropped)));
             }
-            // Only a restore event that a checkpoint vouches for excuses missing events.
+            // Only a restore event that a checkpoint covers excuses missing events.
             AuditEventKind::StoreRestored => self.claimed.push((writer, seq, heads(facts))),
             AuditEventKind::WriterStopped => {
                 self.learnt.stops.insert(writer, seq);

@@ -42,7 +42,7 @@ pub(super) fn examine(entry: &RegistryEntry<'_>, report: &mut Report) -> Schemas
             Code::MissingDescription,
             "description",
             "there is no description",
-            Some("say what the tool does; models choose tools by it".to_owned()),
+            Some("describe the effect of the tool; models choose tools by it".to_owned()),
         );
     }
     (input, output)
@@ -334,10 +334,7 @@ fn unknown_keys(entry: &RegistryEntry<'_>, report: &mut Report) {
             report.error_with(
                 Code::MisspelledField,
                 path,
-                format!(
-                    "`{}` is no field, and so near to `{near}` that it may be meant",
-                    shown(key)
-                ),
+                format!("`{}` is not a field; is `{near}` meant?", shown(key)),
                 format!("write `{near}`"),
             );
         }
@@ -345,7 +342,7 @@ fn unknown_keys(entry: &RegistryEntry<'_>, report: &mut Report) {
     for (path, key, meant, known) in &unknown {
         if meant.is_none() {
             let near = nearest(key, known.iter().copied());
-            let message = format!("`{}` is no field that this version knows", shown(key));
+            let message = format!("`{}` is not a field that this version knows", shown(key));
             let hint = near.map(|near| format!("did you mean `{near}`?"));
             report.warning(Code::UnknownField, path, message, hint);
         }

@@ -173,7 +173,7 @@ impl JsonText {
         self.as_str() == "null"
     }
 
-    /// Builds a tree of the text, anew at each call.
+    /// Builds a new tree of the text at each call.
     #[must_use]
     pub fn tree(&self) -> Value {
         // Text that has passed the gate is always readable.

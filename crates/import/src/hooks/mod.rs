@@ -77,8 +77,8 @@ impl HookClient {
         tools::entries(self)
     }
 
-    /// Returns the user's settings file of the client, and what it needs so that `command` is asked before each
-    /// tool, for at most `timeout`.
+    /// Returns the client's settings file of the user, and the settings by which the client runs `command`
+    /// before each tool, for at most `timeout`.
     #[must_use]
     pub fn settings(self, command: &str, timeout: Duration) -> (&'static str, Value) {
         let seconds = timeout.as_secs();

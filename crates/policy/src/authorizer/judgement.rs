@@ -1,4 +1,4 @@
-//! Asks the rules engine, and tells what its verdict means for a call.
+//! Asks the rules engine, and applies its verdict to a call.
 //!
 //! Path: 5. Doc: policy.md#steps
 
@@ -22,19 +22,19 @@ use crate::error::EngineError;
 use crate::permit::AskedCall;
 use crate::rule_finding::RuleFinding;
 
-/// Returns what an engine answers. A panic of it is an error, so that it ends neither the call without a
-/// record nor the thread that writes for all calls.
+/// Returns the answer of an engine. A panic of the engine becomes an error. Otherwise the call would end
+/// without a record, or the writer thread would end.
 pub(crate) fn caught<T>(ask: impl FnOnce() -> Result<T, EngineError>) -> Result<T, EngineError> {
     let panicked = |_| Err(EngineError("the engine panicked".to_owned()));
     catch_unwind(AssertUnwindSafe(ask)).unwrap_or_else(panicked)
 }
 
-/// What the rules permit.
+/// A call that the rules permit.
 #[derive(Debug)]
 pub(crate) struct Judged {
     pub(crate) rule: String,
     pub(crate) approval: Option<ApprovalNeed>,
-    /// What they would have decided, if they are not enforced.
+    /// The decision of rules that are not enforced.
     pub(crate) shadow: Option<DecisionSummary>,
     /// The windows that count the call.
     pub(crate) counted: Vec<CountedIn>,
@@ -102,7 +102,7 @@ impl Authorizer {
         Ok(judged)
     }
 
-    /// Returns what follows from the verdict of the engine, which is not enforced in shadow.
+    /// Returns the consequence of the engine's verdict, which is not enforced in shadow mode.
     pub(crate) fn enforced(&self, verdict: Result<Verdict, EngineError>) -> Result<Judged, Denial> {
         let denial = match verdict {
             Ok(Verdict::Depends(verdict)) => {

@@ -64,8 +64,9 @@ impl ArgumentTypes {
         Self { record, left_out: reader.left_out }
     }
 
-    /// Returns the type of the argument at a JSON pointer: `Some(None)` if the schema names none there, and `None`
-    /// if it is not known, since it is one of those that are left out or an item of an array.
+    /// Returns the type of the argument at a JSON pointer. `Some(None)` means that the schema does not name the
+    /// argument. `None` means that the type is unknown, because the argument is left out or is an item of an
+    /// array.
     pub(super) fn at(&self, pointer: &str) -> Option<Option<&ArgumentType>> {
         let mut of = &self.record;
         for name in pointer.split('/').skip(1) {
@@ -113,7 +114,7 @@ struct Reader<'s> {
 }
 
 impl<'s> Reader<'s> {
-    /// Returns the type of a schema, or why there is none.
+    /// Returns the type of a schema, or the reason why rules cannot read it.
     fn read(
         &mut self,
         schema: &'s Value,

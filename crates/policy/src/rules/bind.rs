@@ -64,7 +64,7 @@ pub(super) struct BoundTool {
 }
 
 impl BoundRules {
-    /// Binds rules to tools. What `before` has bound is kept for the tools that have not changed.
+    /// Binds rules to tools. For unchanged tools, it keeps the bindings of `before`.
     pub(super) fn of(set: &Arc<RuleSet>, tools: &[EngineTool<'_>], before: Option<&Self>) -> Self {
         let general = General::of(set);
         let mut slices: HashMap<Vec<usize>, Arc<Slice>> = HashMap::new();
@@ -274,7 +274,7 @@ fn typed_rules(set: &RuleSet, contract: &ToolContract) -> Typed {
     (arguments, findings)
 }
 
-/// Returns what to know about the arguments of a tool whose arguments rules read.
+/// Returns findings about the arguments of a tool that rules read.
 fn notes(
     set: &RuleSet,
     rules: &[usize],
@@ -323,8 +323,8 @@ fn notes(
     unreadable.into_iter().chain(decimals).chain(more)
 }
 
-/// Returns the finding of a rule that reads an argument that it cannot read. The language would take it for
-/// missing where the rule looks whether it is there.
+/// Returns the finding of a rule that reads an argument that it cannot read. In a `has` test, Cedar would
+/// treat the argument as missing.
 fn unreadable(rule: &Rule, arguments: &ArgumentTypes, tool: &str) -> Option<RuleFinding> {
     let pointer = arguments.record.missing(&*rule.reads.of("args")?)?;
     let reason = arguments

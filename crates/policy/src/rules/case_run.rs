@@ -42,7 +42,7 @@ impl BoundRules {
         findings
     }
 
-    /// Returns what is otherwise than a case expects.
+    /// Returns the difference between the decision and the expectation of a case.
     fn failure(&self, fields: &CaseFields, tool: &EngineTool<'_>) -> Option<String> {
         if let Some(message) = unknown_argument(fields, tool) {
             return Some(message);
@@ -108,8 +108,8 @@ impl BoundRules {
     }
 }
 
-/// Returns what is wrong with the first argument of a case that the tool does not have, or that is probably misspelt: the
-/// decision on such a call tells nothing.
+/// Describes the first argument of a case that the tool does not have, or that is probably misspelt. The decision on
+/// such a call has no meaning.
 fn unknown_argument(fields: &CaseFields, tool: &EngineTool<'_>) -> Option<String> {
     if fields.args.is_empty() {
         return None;

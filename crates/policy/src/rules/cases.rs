@@ -191,7 +191,7 @@ pub(super) fn read(
             });
         } else if let Some(grant) = fields.grants.iter().find(|grant| Grant::parse(grant).is_err())
         {
-            findings.push(of(format!("has a grant that is none: `{grant}`")));
+            findings.push(of(format!("has an invalid grant: `{grant}`")));
         } else if let Some(at) = fields.at.as_deref().filter(|at| !is_time(at)) {
             let finding = of(format!("has a time in another form: `{at}`"));
             findings.push(finding.hint("write it as `2026-01-31T12:00:00.000Z`"));

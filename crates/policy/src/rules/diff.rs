@@ -24,7 +24,7 @@ pub struct StatedRule {
 /// A rule that two sets state in another way.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ChangedRule {
-    /// What is different: `effect`, `scope`, `conditions`, `annotations`.
+    /// The names of the different parts: `effect`, `scope`, `conditions`, `annotations`.
     pub parts: Vec<&'static str>,
     /// The rule of the first set.
     pub before: StatedRule,

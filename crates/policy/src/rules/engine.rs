@@ -14,8 +14,8 @@ use crate::engine::{
 };
 use crate::error::EngineError;
 
-/// Binds rules to tools, and tells how they fit. What `before` has bound is kept for the tools that have
-/// not changed.
+/// Binds rules to tools, and returns findings about the bindings. For unchanged tools, it keeps the
+/// bindings of `before`.
 fn binding(set: &Arc<RuleSet>, tools: &[EngineTool<'_>], before: Option<&BoundRules>) -> Binding {
     let own = BoundRules::of(set, tools, before);
     let mut findings = own.findings();

@@ -91,7 +91,7 @@ impl<'e> Evaluation<'e> {
         });
         match value?.value {
             ValueKind::Lit(Literal::Bool(holds)) => Ok(holds),
-            _ => Err(failed(&"its condition is no truth value")),
+            _ => Err(failed(&"its condition is not a truth value")),
         }
     }
 

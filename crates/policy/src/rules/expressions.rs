@@ -1,4 +1,4 @@
-//! The parts of expressions in conditions of rules.
+//! The subexpressions of rule conditions.
 //!
 //! Path: 5. Doc: policy.md#rules
 

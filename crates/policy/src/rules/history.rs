@@ -227,7 +227,8 @@ impl HistoryWindows {
         history.parts().map(|(name, _)| name).find(|name| !self.has(name)).cloned()
     }
 
-    /// Returns the first of these windows that counts by what the agent claims, and the claim.
+    /// Returns the first of these windows that is keyed by a claim of the agent, and the name of
+    /// the claim.
     pub(super) fn claimed<'w>(&self, names: &'w BTreeSet<String>) -> Option<(&'w str, &str)> {
         names.iter().find_map(|name| {
             let within = self.0.get(name)?.within;
@@ -259,7 +260,7 @@ impl HistoryWindows {
         windows.collect()
     }
 
-    /// Returns what a call counts in the windows with these names.
+    /// Returns the amounts that a call adds to the windows with these names.
     ///
     /// # Errors
     /// [`Uncountable`].
@@ -351,7 +352,7 @@ impl HistoryWindows {
         Ok(values::record(windows))
     }
 
-    /// Returns what rules have seen of each window, in one sentence.
+    /// Describes the values of each window that rules have read, in one sentence.
     pub(super) fn told<'h>(
         &'h self,
         history: impl Iterator<Item = (&'h String, &'h WindowSeen)> + 'h,
@@ -372,7 +373,7 @@ impl HistoryWindows {
     }
 }
 
-/// Returns what rules have seen of a window, in one sentence.
+/// Describes the values of a window that rules have read, in one sentence.
 fn told(name: &str, window: &HistoryWindow, seen: &WindowSeen) -> String {
     let since = match seen.since_ms {
         Some(ms) => format!("{ms} ms since the last one"),

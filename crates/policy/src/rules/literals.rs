@@ -23,7 +23,7 @@ pub(super) struct Impossible {
     pub(super) hint: String,
 }
 
-/// What a rule compares, beyond its scope.
+/// The literals that a rule compares, except in its scope.
 #[derive(Debug, Default)]
 pub(super) struct Literals {
     /// Names and words that no caller and no tool can have.

@@ -1,4 +1,4 @@
-//! Who asks for what, as entities of rules.
+//! The principal, the action and the resource of a question, as entities of rules.
 //!
 //! Path: 5. Doc: policy.md#rules
 
@@ -16,11 +16,11 @@ use crate::caller::Grant;
 use crate::engine::Question;
 use crate::error::EngineError;
 
-/// Who asks for what, as entities.
+/// The principal, the action and the resource, as entities.
 #[derive(Debug)]
 pub(super) struct Parties {
     entities: Entities,
-    /// The caller, the action and what it is about.
+    /// The principal, the action and the resource.
     uids: [EntityUIDEntry; 3],
 }
 

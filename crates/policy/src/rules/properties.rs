@@ -1,5 +1,5 @@
-//! Properties of random sets of rules: what a rule more or less may change, and that only the rules of a
-//! tool's slice matter.
+//! Property tests of random rule sets: the permitted effect of adding or removing a rule, and the
+//! independence of a decision from rules outside the tool's slice.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -88,7 +88,7 @@ const HISTORIC: [&str; 4] = [
     "context.history.h.count + 9223372036854775800 > 0",
 ];
 
-/// What the window `h` has: the number of calls and their sum in ten thousandths.
+/// The content of the window `h`: the number of calls and their sum in ten thousandths.
 const SEEN: [(u64, i128); 3] = [(0, 0), (3, 70_000), (9, 10)];
 
 fn history((count, sum): (u64, i128)) -> History {

@@ -72,7 +72,7 @@ impl Reads {
         self.parts.iter()
     }
 
-    /// Returns what the conditions of a rule read of the context.
+    /// Returns the members of the context that the conditions of a rule read.
     pub(super) fn of_rule(rule: &Template) -> Self {
         let mut reads = Self::default();
         conditions(rule).for_each(|condition| reads.read(condition));

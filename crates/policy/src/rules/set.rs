@@ -57,7 +57,8 @@ impl RuleSet {
         Self::read_all(files, windows, false)
     }
 
-    /// As [`RuleSet::read`]. A set that was `recorded` is read as it was in force, also if its rules name what cannot be.
+    /// As [`RuleSet::read`]. A `recorded` set is read as it was in force, even if its rules name impossible callers
+    /// or tools.
     pub(super) fn read_all(
         files: &[RuleFile],
         windows: &HistoryWindows,
@@ -110,7 +111,7 @@ impl RuleSet {
             for name in &rule.actions {
                 groups.extend(Group::parse(name).map(|group| (name.clone(), group)));
             }
-            // The language takes what is not declared for missing where the rule looks whether it is there.
+            // In a `has` test, Cedar treats an undeclared member as missing.
             if let Some(name) = windows.undeclared(&rule.reads) {
                 let message =
                     format!("`{}` reads the window `{name}`, which is not declared", rule.id());
@@ -301,7 +302,7 @@ impl RuleSet {
         }
     }
 
-    /// Returns what some rules read of the context.
+    /// Returns the members of the context that some rules read.
     pub(super) fn reads(&self, rules: &[usize]) -> Reads {
         let mut reads = Reads::default();
         rules.iter().for_each(|index| reads.add_all(&self.rule(*index).reads));

@@ -17,9 +17,9 @@ use crate::error::EngineError;
 pub(super) struct Slice {
     pub(super) rules: Vec<usize>,
     pub(super) reads: Reads,
-    /// What those read that read no windows.
+    /// The members that the rules without windows read.
     pub(super) plain_reads: Reads,
-    /// What those read that read windows.
+    /// The members that the rules with windows read.
     pub(super) historic_reads: Reads,
     /// Whether the scopes of the rules are known to fit on the action and the resource.
     fits: bool,
@@ -195,7 +195,7 @@ impl Applying {
                 reason: "no rule permits it".to_owned(),
             };
         };
-        // All that ask, so that a change of any of them asks anew.
+        // All rules that require an approval: if one of them changes, a new approval is required.
         let asking = self.forbids.iter().map(rule).chain([permit]);
         let approval = asking.filter_map(|rule| rule.approval_need()).reduce(ApprovalNeed::and);
         Verdict::Permit { rule: permit.id().to_owned(), approval }

@@ -1,4 +1,4 @@
-//! Reads files of rules: the rules with their annotations and places, or what is wrong with them.
+//! Reads files of rules: the rules with their annotations and locations, or findings.
 //!
 //! Doc: policy.md#rules
 
@@ -295,7 +295,7 @@ fn annotations(
                 Some(near) => format!("is `@{near}` meant?"),
                 None => "write `@id`, `@reason`, `@owner` or `@approval`".to_owned(),
             };
-            wrong(format!("`@{name}` is no annotation of a rule"), &hint);
+            wrong(format!("`@{name}` is not an annotation of a rule"), &hint);
         } else if text.chars().count() > ANNOTATION_MAX {
             wrong(format!("`@{name}` has more than {ANNOTATION_MAX} characters"), "shorten it");
         }

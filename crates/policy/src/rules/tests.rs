@@ -1,4 +1,4 @@
-//! Tests of rules: what is refused and where, what is decided, and what happens as tools change.
+//! Tests of rules: findings and their locations, decisions, and the effect of changed tools.
 
 mod cases;
 mod diff;

@@ -139,7 +139,7 @@ impl BoundRules {
     }
 }
 
-/// Returns the patterns that select these ids by what precedes a point.
+/// Returns the patterns `PREFIX.*` of these ids, for each prefix before a period.
 fn patterns<'i>(ids: impl Iterator<Item = &'i str>) -> BTreeSet<String> {
     let all = ids.flat_map(|id| id.match_indices('.').map(|(at, _)| id.split_at(at).0));
     all.map(|prefix| format!("{prefix}.*")).collect()

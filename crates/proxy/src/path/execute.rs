@@ -174,7 +174,7 @@ async fn try_run(
                     break ErrorCode::Cancelled;
                 }
                 Signal::Cancelled => {
-                    // The tool of a caller that is only gone may finish what it has begun.
+                    // If the caller only disconnected, its tool may finish.
                     if !conversation.has_hung_up() {
                         cancel.cancel();
                     }

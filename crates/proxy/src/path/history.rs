@@ -18,7 +18,7 @@ use crate::world::World;
 pub(super) struct CallJudge {
     world: Arc<World>,
     permit: Arc<Permit>,
-    /// The last judgement, and what it has seen.
+    /// The last judgement, and the windows that it has read.
     judged: Mutex<Option<(Result<Permit, Denial>, History)>>,
 }
 
@@ -37,8 +37,9 @@ impl CallJudge {
         HistoryQuestion { windows: windows.clone(), judge }
     }
 
-    /// Takes the last judgement, and records in the trail what it has seen and which approval it asks for.
-    /// `None` if the ledger has not asked since.
+    /// Takes the last judgement. Records in the trail the windows that it has read and the approval that
+    /// it requires. `None` if the ledger has not asked for a judgement since the last call of this
+    /// function.
     pub(super) fn take(&self, trail: &mut CallTrail) -> Option<Result<Permit, Denial>> {
         let last = self.judged.lock().unwrap_or_else(PoisonError::into_inner).take();
         let (judged, history) = last?;

@@ -11,7 +11,7 @@ use toolbooth_contracts::json::canonical;
 use crate::error::NoKey;
 use crate::trail::CallTrail;
 
-/// What tells a step of a plan, or a queued call, from all others.
+/// The unique key of a step of a plan, or of a queued call.
 #[derive(Debug, Clone)]
 pub(crate) struct DedupKey([String; 3]);
 

@@ -101,7 +101,7 @@ pub(super) fn screen(state: &ProxyState, executed: Executed) -> Screened {
     }
     match outcome {
         Execution::Failed(mut error) => {
-            // An adapter may take the sentence from what it was answered.
+            // An adapter may take the sentence from the response, which can contain secrets.
             error.safe = error.safe.map(|safe| state.parts.shapes.redact(&safe).into_owned());
             screened.fail(error);
             if let Some(ServerRefusal { code, data }) = observed.refusal {
@@ -152,7 +152,7 @@ impl Screened {
         self.content = vec![ContentBlock::text(self.message.clone())];
     }
 
-    /// Adds what the operator is told, after what the tool has printed.
+    /// Adds the message for the operator, after the output of the tool.
     fn add_internal(&mut self, internal: String) {
         self.internal = Some(match self.internal.take() {
             Some(before) => format!("{before}\n{internal}"),

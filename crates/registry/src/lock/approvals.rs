@@ -1,4 +1,4 @@
-//! Judges whether the tools of a source are approved, and what is done with those that are not.
+//! Judges whether the tools of a source are approved, and quarantines or leaves out the others.
 //!
 //! Doc: registry.md#the-lock
 

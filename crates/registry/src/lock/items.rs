@@ -140,8 +140,7 @@ impl LockFile {
         for (id, item) in self.items() {
             if digest::of(&Value::Object(item.document.clone())) != item.source_digest {
                 let message = format!(
-                    "the digest of `{}` is not that of what stands beside it; the file was \
-                     changed by hand",
+                    "the digest of `{}` does not match its entry; the file was edited by hand",
                     id.escape_debug()
                 );
                 return Err(InvalidLock { message, place: None });

@@ -160,8 +160,7 @@ impl LockFile {
         for (id, tool) in &lock.tools {
             if tool.claims().digest() != tool.source_digest {
                 return Err(other(format!(
-                    "the digest of `{id}` is not that of what stands beside it; the file was \
-                     changed by hand"
+                    "the digest of `{id}` does not match its entry; the file was edited by hand"
                 )));
             }
         }

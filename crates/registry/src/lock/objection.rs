@@ -1,4 +1,4 @@
-//! What stands against a discovered tool or item.
+//! Objections to a discovered tool or item.
 //!
 //! Doc: registry.md#the-lock
 

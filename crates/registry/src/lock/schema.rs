@@ -223,7 +223,7 @@ impl Comparison<'_> {
                 _ => self.turned(before, after, Turn::Other, "the text"),
             },
             _ if NOTES.contains(&key) => {
-                self.tell(before, after, Compatibility::Compatible, "a note is different");
+                self.tell(before, after, Compatibility::Compatible, "an annotation is different");
             }
             // The order of a set has no meaning.
             _ if SETS.contains(&key) && same_set(before, after) => (),

@@ -1,4 +1,5 @@
-//! Tracks idle connections and evicts the longest idle one when a new connection needs its place.
+//! Tracks idle connections. Evicts the longest idle one when a new connection would exceed the
+//! limit.
 //!
 //! Does not count connections: the accept loop owns their tasks.
 //!

@@ -1,5 +1,5 @@
-//! Rejects heads that an intermediary may read differently: a line ends with LF alone (RFC 9112, 2.2), or the
-//! length of the body is stated twice, or in another way than by a number or `chunked` (RFC 9112, 6.3).
+//! Rejects heads that an intermediary may read differently. Such a head has a line that ends with LF alone
+//! (RFC 9112, 2.2), or an ambiguous body length (RFC 9112, 6.3).
 //!
 //! Path: 1. Doc: front-doors.md#who-may-call
 

@@ -143,7 +143,7 @@ pub(super) async fn agent_logs(
     let given = [query.since.as_deref(), query.until.as_deref()];
     if let Some(wrong) = given.into_iter().flatten().find(|text| !is_time(text)) {
         return bad(format!(
-            "`{}` is no time such as 2026-01-31T12:00:00.000Z",
+            "`{}` is not a time such as 2026-01-31T12:00:00.000Z",
             wrong.escape_debug()
         ));
     }

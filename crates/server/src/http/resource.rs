@@ -55,8 +55,8 @@ impl ProtectedResource {
         description
     }
 
-    /// Returns the description for what follows the well-known path: the path of the resource as
-    /// clients see it, or as it is behind a proxy, and perhaps a tool set of it.
+    /// Returns the description for the rest of the well-known path. The rest is the path of the
+    /// resource as clients see it or as it is behind a proxy, optionally with a tool set.
     fn described(&self, path: &str) -> Option<Value> {
         let own = self.parts().1;
         if path.is_empty() {

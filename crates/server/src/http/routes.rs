@@ -46,7 +46,7 @@ pub(super) async fn call(
     let read = named_members::object(&mut reader);
     let mut request: CallRequest = match read.and_then(|request| reader.end().map(|()| request)) {
         Ok(request) => request,
-        Err(error) => return bad(format!("the body is no call: {error}")),
+        Err(error) => return bad(format!("the body is not a call: {error}")),
     };
     if headers.get_all("idempotency-key").iter().count() > 1 {
         return bad("there are two headers `Idempotency-Key`".to_owned());

@@ -181,7 +181,9 @@ pub(super) fn stated(meta: &Map<String, Value>) -> Result<Stated, RpcError> {
         None | Some(Value::Null) => None,
         Some(word) => match word.as_str().and_then(LogLevel::parse) {
             Some(level) => Some(level),
-            None => return Err(RpcError::invalid_params(format!("`{LOG_LEVEL}` is no log level"))),
+            None => {
+                return Err(RpcError::invalid_params(format!("`{LOG_LEVEL}` is not a log level")));
+            }
         },
     };
     Ok(Stated {

@@ -224,7 +224,7 @@ fn message(text: &str) -> Result<Message, Fault> {
     if let Some(message) = plain(text) {
         return Ok(message);
     }
-    let no_message = "the message is none of JSON-RPC 2.0";
+    let no_message = "the message is not a JSON-RPC 2.0 message";
     let envelope: Envelope<'_> =
         serde_json::from_str(text).map_err(|_| Fault::invalid(None, no_message))?;
     let id = envelope.id.and_then(Id::read);

@@ -43,7 +43,7 @@ mod tests {
 
     use super::*;
 
-    /// What was written, write by write.
+    /// The written bytes, one entry for each write.
     #[derive(Default)]
     struct Writes(Vec<Vec<u8>>);
 

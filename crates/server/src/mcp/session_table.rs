@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-/// What the table asks a session.
+/// The properties of a session that the table reads.
 pub(super) trait Tracked {
     /// Its id.
     fn id(&self) -> &str;

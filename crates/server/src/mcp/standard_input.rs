@@ -13,7 +13,7 @@ use tokio::io::AsyncBufRead;
 use tokio::sync::mpsc;
 use tokio_util::io::StreamReader;
 
-/// The bytes of one read: what a pipe holds.
+/// The bytes of one read: the capacity of a pipe.
 const READ_BYTES: usize = 64 << 10;
 /// Reads that may wait for the reader.
 const READS_MAX: usize = 4;

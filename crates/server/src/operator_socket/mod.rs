@@ -1,7 +1,7 @@
 //! The messages at a gateway's socket for its operator, served and asked for: decisions on approvals, and the
 //! definitions that its servers list.
 //!
-//! Who uses this makes and finds the socket.
+//! The caller of this module creates and finds the socket.
 //!
 //! Path: 1. Doc: front-doors.md#operator-socket
 

@@ -18,7 +18,7 @@ pub enum OpenError {
     #[error("the database does not answer")]
     Database(#[from] tokio_postgres::Error),
     /// The id of the writer has other characters than an id may have.
-    #[error("`{}` is no id of a writer: 1 to 128 letters, digits, `.`, `_` and `-`, not beginning with `.`", .writer.escape_debug())]
+    #[error("`{}` is not an id of a writer: 1 to 128 letters, digits, `.`, `_` and `-`, not beginning with `.`", .writer.escape_debug())]
     WriterId {
         /// The id.
         writer: String,

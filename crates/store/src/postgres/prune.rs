@@ -174,7 +174,7 @@ impl Session {
         for row in self.client().query(sql, &given).await.map_err(failed)? {
             let (seq, size): (i64, i64) = (row.get(0), row.get(1));
             let root = Hash::parse(row.get(2)).ok_or_else(|| {
-                damaged("gone", format!("{writer} {seq}"), Unreadable::of("`root` is no hash"))
+                damaged("gone", format!("{writer} {seq}"), Unreadable::of("`root` is not a hash"))
             })?;
             let (seq, size) = (seq.unsigned_abs(), size.unsigned_abs());
             pieces.push(Piece::PrunedRange(PrunedRange { seq, size, root }));

@@ -36,8 +36,8 @@ pub(super) const WINDOWS: &str = "
         FROM (SELECT at_ms FROM history h WHERE h.key = n.key AND h.at_ms > now.ms - n.length
               ORDER BY at_ms DESC LIMIT 2) AS l) AS last";
 
-/// As [`WINDOWS`], by their stored sums: where these are known, only calls are read that have left the window
-/// since. The last columns are whether sums are stored, and how many calls were read.
+/// As [`WINDOWS`], by their stored sums. If the sums are known, only the calls that have left the window
+/// since are read. The last columns state whether sums are stored, and how many calls were read.
 ///
 /// Sums are known if they begin before the window, by at most its length, and are not less than what has left it.
 const WINDOWS_BY_SUMS: &str = "

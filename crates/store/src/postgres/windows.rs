@@ -69,8 +69,8 @@ impl LockedWindows {
         }
     }
 
-    /// Returns the sums that are stored with a batch: of windows that it has read and changed, and of those of
-    /// which many calls were read, so that the next one reads few.
+    /// Returns the sums to store with a batch: those of windows that it has read and changed, and those of
+    /// windows for which it has read many calls. The next batch then reads few calls.
     ///
     /// # Errors
     /// [`LedgerError::Defect`], if the batch changes a window that is not locked.
@@ -121,7 +121,7 @@ pub(super) fn change_columns(windows: &BTreeMap<String, WindowChange>) -> Parame
     given![keys, times, signs, amounts]
 }
 
-/// Returns what receipts count in windows, column by column.
+/// Returns the entries of receipts in windows, column by column.
 pub(super) fn history_columns(history: &BTreeMap<String, Vec<HistoryEntry>>) -> Parameters<'_> {
     let entries = || {
         let all = history.iter();

@@ -25,7 +25,7 @@ pub enum OpenError {
         source: rusqlite::Error,
     },
     /// The id of the writer has other characters than an id may have.
-    #[error("`{}` is no id of a writer: 1 to 128 letters, digits, `.`, `_` and `-`, not beginning with `.`", .writer.escape_debug())]
+    #[error("`{}` is not an id of a writer: 1 to 128 letters, digits, `.`, `_` and `-`, not beginning with `.`", .writer.escape_debug())]
     WriterId {
         /// The id.
         writer: String,
@@ -96,7 +96,7 @@ pub enum OpenError {
     },
     /// The file of the newest checkpoint contains no checkpoint.
     #[error(
-        "`{path}` {what}: whether the database was put back cannot be told; restore the file from a backup"
+        "`{path}` {what}, so a rollback of the database cannot be detected; restore the file from a backup"
     )]
     Note {
         /// The path.

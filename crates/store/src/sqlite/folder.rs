@@ -33,8 +33,8 @@ const LAST_CHECK: &str = "last-check";
 const WRITERS: &str = "writers";
 /// The bound that was chosen at the first start, in bytes.
 const BYTES_MAX: &str = "bytes-max";
-/// Marks a store that was restored from a backup until an operator has accepted that. Calls since the backup are
-/// unknown, also where nothing of the replaced store is left to tell.
+/// Marks a store that was restored from a backup, until an operator accepts the restoration. The calls since the
+/// backup are unknown, even if no trace of the replaced store is left.
 pub const RESTORED: &str = "restored";
 /// The age at which a draft counts as abandoned.
 const YOUNG: Duration = Duration::from_secs(3600);
@@ -253,7 +253,7 @@ impl StoreFolder {
         Ok((newest, keys.collect()))
     }
 
-    /// Returns the note of the last check that the database has passed.
+    /// Returns the record of the last check that the database has passed.
     pub(super) fn last_check(&self) -> Option<Vec<u8>> {
         let mut note = Vec::new();
         let file = File::open(self.0.join(LAST_CHECK)).ok()?;
@@ -261,12 +261,13 @@ impl StoreFolder {
         Some(note)
     }
 
-    /// Writes the note of a check. Without it, or if it is not whole, the next start checks again.
+    /// Writes the record of a check. If the record is missing or incomplete, the next start checks
+    /// again.
     pub(super) fn keep_check(&self, note: &[u8]) {
         let mut options = private();
         let file = options.create(true).truncate(true).write(true).open(self.0.join(LAST_CHECK));
         if let Err(error) = file.and_then(|mut file| file.write_all(note)) {
-            tracing::debug!(%error, "the check of the database is not noted");
+            tracing::debug!(%error, "the check of the database is not recorded");
         }
     }
 

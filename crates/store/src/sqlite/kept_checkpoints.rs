@@ -1,4 +1,5 @@
-//! The newest checkpoints of a store's logs, beside its database: a database that lacks one was put back.
+//! The newest checkpoints of a store's logs, beside its database. A database that lacks one was rolled
+//! back.
 //!
 //! Doc: records.md#tamper-evidence
 
@@ -32,7 +33,7 @@ impl StoreFolder {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
             Err(source) => return Err(Self::error(&path, source)),
         };
-        let what = if text.is_empty() { "is empty" } else { "is no signed checkpoint" };
+        let what = if text.is_empty() { "is empty" } else { "is not a signed checkpoint" };
         let unreadable = || OpenError::Note { path: path.display().to_string(), what };
         let notes = checkpoint::notes(&text);
         if notes.is_empty() {

@@ -1,7 +1,7 @@
 //! Pages through logs as they are stored, for verification and exports.
 //!
 //! Logs are in the order of their writers' names. The log of a writer without a row, or without a
-//! usable name in its row, is last. Its name is one that no writer has.
+//! usable name in its row, is last. Its name cannot be the name of a writer.
 //!
 //! Doc: records.md#verification
 

@@ -44,7 +44,7 @@ fn unavailable(error: rusqlite::Error) -> LedgerError {
     LedgerError::unavailable_by(error)
 }
 
-/// Whether an error tells of a damaged database.
+/// Whether an error means that the database is damaged.
 fn is_damage(error: &LedgerError) -> bool {
     match error {
         LedgerError::Damaged(_) => true,

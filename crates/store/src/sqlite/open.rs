@@ -55,7 +55,7 @@ pub struct SqliteOptions {
     pub accept_restored: bool,
     /// When the database is checked. One that is accepted after it was restored always is.
     pub check: StartCheck,
-    /// Time limit of this check. What it has not read then counts as sound.
+    /// Time limit of this check. The unread rest then counts as sound.
     pub check_max: Duration,
 }
 
@@ -203,7 +203,7 @@ pub fn open(
     if kept.is_empty() && used && !accept_restored {
         tracing::warn!(
             folder = %path.display(),
-            "no checkpoint is kept beside a database that was used: if it was put back to an earlier state, this cannot be told"
+            "no checkpoint is kept beside a used database; a rollback to an earlier state cannot be detected"
         );
     }
     let mut lost = Vec::new();

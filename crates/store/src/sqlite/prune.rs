@@ -304,7 +304,7 @@ impl Transaction<'_> {
         let mut pieces = Vec::new();
         for (at, size, root) in gone {
             let root = Hash::parse(&root.0)
-                .ok_or_else(|| unreadable(Unreadable::of("`root` is no hash").at("gone", at)))?;
+                .ok_or_else(|| unreadable(Unreadable::of("`root` is not a hash").at("gone", at)))?;
             let (seq, size) = (split(at).1.unsigned_abs(), size.unsigned_abs());
             pieces.push(Piece::PrunedRange(PrunedRange { seq, size, root }));
         }

@@ -45,9 +45,9 @@ pub(super) fn history(
     found.and_then(Iterator::collect).map_err(unreadable_at("history", receipt_id))
 }
 
-/// Returns the calls in a window that ends at `at_ms`. `earlier` are those of the same window when it ended
-/// at another time, with all that were counted since: then only the calls between these times are read, if
-/// there can be any, and when the first one of the others was claimed.
+/// Returns the totals of a window that ends at `at_ms`. `earlier` are the totals of the same window at
+/// another end, with all calls that were counted since. With `earlier`, only the calls between the two ends
+/// are read, and the claim time of the first remaining call.
 pub(super) fn window(
     connection: &Connection,
     name: &WindowName,
@@ -89,7 +89,8 @@ pub(super) fn window(
     Ok(WindowTotals { after_ms, count, sum, last_ms, second_last_ms, none_before_ms })
 }
 
-/// Returns when the first call in a window was claimed; if there is none, a time before which none was.
+/// Returns the claim time of the first call in a window. For an empty window, returns a time before
+/// which no call was claimed.
 fn first(connection: &Connection, name: &WindowName, after_ms: i64) -> rusqlite::Result<i64> {
     let sql = "SELECT min(at_ms) FROM history WHERE key = ?1 AND at_ms > ?2";
     let first_ms: Option<i64> =

@@ -10,14 +10,14 @@ use toolbooth_audit::LedgerError;
 use super::error::MigrateError;
 use super::{schema, unavailable};
 
-/// The most places that the check of the pages tells.
+/// Maximum number of defects that the page check reports.
 const DAMAGES_MAX: usize = 10;
 
 /// The definitions of a database, by kind and name.
 type Definitions = BTreeMap<(String, String), String>;
 
-/// Returns what differs from a database of the same version: definitions, indexes that do not fit their tables, and
-/// damaged pages.
+/// Returns the differences from a new database of the same version: definitions, indexes that do not match their
+/// tables, and damaged pages.
 ///
 /// # Errors
 /// [`LedgerError::Unavailable`], only if this build's own definitions cannot be made.
@@ -26,7 +26,7 @@ pub(super) fn differences(database: &Connection) -> Result<Vec<String>, LedgerEr
         .and_then(|version| Ok((version, definitions(database)?, pages(database)?)));
     let (version, found, pages) = match read {
         Ok(read) => read,
-        // What cannot be read at all is told by its row or page.
+        // The error names the row or page that cannot be read.
         Err(error) => return Ok(vec![error.to_string()]),
     };
     let expected = expected(version)?;

@@ -163,7 +163,7 @@ impl Transaction<'_> {
         Ok(())
     }
 
-    /// Writes what receipts count in the windows of the policy.
+    /// Writes the entries of receipts in the windows of the policy.
     fn put_history(&self, batch: &Batch) -> Result<(), Failure> {
         for (id, entries) in &batch.history {
             if batch.receipts.get(id).is_none_or(|moved| moved.before.is_some()) {

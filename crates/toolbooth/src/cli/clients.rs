@@ -46,7 +46,7 @@ pub(crate) struct HookArgs {
     /// Seconds in which the hook answers; the client's own timeout must be longer.
     #[arg(long, default_value_t = 30, value_name = "SECONDS", value_parser = clap::value_parser!(u16).range(1..=3600))]
     pub(crate) timeout: u16,
-    /// Print what to add to the settings of the client.
+    /// Print the lines to add to the settings of the client.
     #[arg(long, conflicts_with = "list")]
     pub(crate) settings: bool,
     /// List the tools that the hook can permit.

@@ -15,7 +15,7 @@ pub(crate) enum Policy {
         #[command(flatten)]
         shown: Shown,
     },
-    /// Explains what would be decided on a call, step by step; runs nothing.
+    /// Explains the decision on a call, step by step; runs nothing.
     #[command(
         after_help = "Example:\n  toolbooth policy explain pay.send --args '{\"amount\": 20}' --caller key:intern"
     )]
@@ -23,7 +23,7 @@ pub(crate) enum Policy {
         /// The tool's id, or its name on the wire.
         #[arg(required_unless_present = "call", conflicts_with = "call")]
         tool: Option<String>,
-        /// A past call, by its id: what was decided on it, and what would be now.
+        /// A past call, by its id: its decision then and now.
         #[arg(long, value_name = "CALL_ID")]
         call: Option<String>,
         /// The arguments as JSON; `@FILE`, or `-` for standard input.
@@ -46,7 +46,8 @@ pub(crate) enum Policy {
         #[command(flatten)]
         shown: Shown,
     },
-    /// Judges recorded calls by other rules, and tells which decisions would change; runs nothing.
+    /// Judges recorded calls by other rules, and lists the decisions that would change; runs
+    /// nothing.
     #[command(
         after_help = "Example:\n  toolbooth policy replay --since 7d --policy stricter-rules"
     )]

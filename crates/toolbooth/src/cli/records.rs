@@ -72,7 +72,7 @@ pub(crate) enum Audit {
         #[arg(long, value_name = "FILE")]
         out: Option<PathBuf>,
     },
-    /// Recomputes every digest and reports what does not fit.
+    /// Recomputes every digest and reports mismatches.
     #[command(
         after_help = "Examples:\n  toolbooth audit verify\n  toolbooth audit verify --file audit.jsonl --key NAME+HASH+KEY --checkpoint kept.note\n  toolbooth audit verify --proof call.proof --key NAME+HASH+KEY"
     )]

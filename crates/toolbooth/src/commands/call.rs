@@ -226,7 +226,7 @@ pub(super) async fn plan(
     let value =
         json::parse(&text).map_err(|fault| invalid(format!("the plan is no JSON: {fault}")))?;
     let plan: Plan = named_members::object(value)
-        .map_err(|error| invalid(format!("this is no plan: {error}")))?;
+        .map_err(|error| invalid(format!("this is not a plan: {error}")))?;
     let refused = |error: InvalidPlan| {
         let failure = invalid(error.message);
         match error.step {

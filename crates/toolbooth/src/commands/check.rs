@@ -34,7 +34,7 @@ pub(super) fn init(gate: &Gate) -> Result<bool, Failure> {
     ];
     for (name, _) in files {
         if Path::new(name).exists() {
-            return Err(Failure::usage(format!("`{name}` is there already, nothing was written"))
+            return Err(Failure::usage(format!("`{name}` exists already; nothing was written"))
                 .hint("remove it first, or edit it"));
         }
     }

@@ -52,7 +52,7 @@ pub(super) async fn decide(
         }
         Err(_) => Decision::deny("Toolbooth did not decide on this call in time, so it is denied."),
     };
-    // What was decided is recorded. The end of the log, and notifications, have what is left of the time.
+    // The decision is recorded. The end of the log and the notifications get the remaining time.
     if let Some((runtime, _maintenance)) = gateway {
         match tokio::time::timeout(left(), runtime.shut_down()).await {
             Ok(Ok(())) => (),
@@ -201,8 +201,8 @@ fn of_result(client: HookClient, tool: &str, result: &ToolResult) -> Decision {
     Decision::deny(reason)
 }
 
-/// Prints what the settings of a client need, so that it asks this program with the configuration in use.
-/// `data` is the data folder, if the command line names it.
+/// Prints the client settings by which the client runs this program with the configuration in use. `data`
+/// is the data folder, if the command line names it.
 pub(super) fn settings(
     client: HookClient,
     limit: Duration,

@@ -1,4 +1,4 @@
-//! Judges recorded calls: with the contracts and callers of then, by the rules of a replay.
+//! Judges recorded calls with their recorded contracts and callers, by the rules of a replay.
 //!
 //! Doc: policy.md#rehearsing
 
@@ -23,9 +23,10 @@ use crate::failure::Failure;
 pub(super) struct Judge<'w> {
     pub(super) authorizer: Authorizer,
     contracts: HashMap<&'w str, &'w Arc<ToolContract>>,
-    /// What was known of callers, by its digest; `None` if it cannot be read.
+    /// The recorded attributes of callers, by their digests; `None` if they cannot be read.
     callers: HashMap<String, Option<CallerInputs>>,
-    /// Contracts of tools that are gone or have changed, with the rules bound to them; else why there is none.
+    /// Contracts of removed or changed tools, with the rules bound to them; or the reason why a contract is
+    /// missing.
     earlier: HashMap<String, Result<(Authorizer, Arc<ToolContract>), String>>,
 }
 
@@ -35,13 +36,14 @@ const EARLIER_MAX: usize = 10_000;
 /// Why a call without inputs is not judged.
 pub(super) const UNDECIDED: &str = "it was refused before its inputs were recorded";
 
-/// Why a call is not judged that was denied before its arguments counted, and would not be denied so now.
+/// The reason for not judging a call that was denied before its arguments were checked, and that would
+/// pass that check now.
 const UNCHECKED: &str = "it was denied before its arguments were checked, and now would not be";
 
 /// Why a request is not judged that was denied by a pause or a quarantine, and would not be denied otherwise.
 const STOPPED: &str = "what it asked for was paused or in quarantine, and is not denied otherwise";
 
-/// Why a request without the id of what it asked for is not judged.
+/// The reason for not judging a request whose log lacks the id of its item.
 const NAMELESS: &str = "the log does not have the whole name of what it asked for";
 
 /// Why a call whose contract is not known is not judged.
@@ -64,7 +66,7 @@ impl NotJudged {
     }
 }
 
-/// What a recorded call or request was about.
+/// The subject of a recorded call or request.
 enum Subject<'i> {
     /// A tool, by the digest of its contract.
     Tool(&'i String),
@@ -132,7 +134,7 @@ impl<'w> Judge<'w> {
         }
     }
 
-    /// Returns what was known of a caller; `None` if nothing was recorded of it.
+    /// Returns the recorded attributes of a caller; `None` if the log has none.
     pub(super) fn caller<'s>(
         &'s self,
         inputs: &'s DecisionInputs,
@@ -160,7 +162,7 @@ impl<'w> Judge<'w> {
         }
     }
 
-    /// Returns what was known of the caller, and what it asked for.
+    /// Returns the recorded attributes of the caller, and the subject of its call.
     fn inputs_of<'i>(
         &'i self,
         inputs: &'i DecisionInputs,
@@ -291,7 +293,7 @@ fn judged_at(log: &AgentLog, inputs: &DecisionInputs) -> String {
     recorded.or_else(came).unwrap_or_else(|| log.timestamp.clone())
 }
 
-/// Returns what the agent claimed.
+/// Returns the context that the agent claimed.
 fn claimed(log: &AgentLog, inputs: &DecisionInputs) -> CallContext {
     CallContext {
         agent_id: log.agent_id.clone(),

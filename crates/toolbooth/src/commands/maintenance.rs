@@ -124,9 +124,9 @@ impl OwnThread {
         Self { stopping: stopping.drop_guard(), pause: None, ended }
     }
 
-    /// Runs a task again and again until it is stopped. The clock is that of the thread: where all threads of the
-    /// runtime are busy, its timers are late, and a lease that is not renewed in time makes other gateways take the
-    /// running calls for lost.
+    /// Runs a task again and again until it is stopped. It uses the timers of this thread. If all threads of the
+    /// runtime are busy, the runtime's timers are late. Other gateways would then treat an unrenewed lease as lost,
+    /// with its running calls.
     fn every<F>(interval: Duration, task: F) -> Self
     where
         F: AsyncFn() + Send + 'static,

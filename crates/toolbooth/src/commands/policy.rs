@@ -1,4 +1,4 @@
-//! `policy check` and `policy explain`: what is wrong with the rules, and why a call would be decided.
+//! `policy check` and `policy explain`: findings about the rules, and the reasons of a decision.
 //!
 //! Doc: policy.md#explaining
 
@@ -199,7 +199,7 @@ async fn earlier(
     Ok(earlier)
 }
 
-/// Explains what would be decided on a call. Nothing runs.
+/// Explains the decision on a call. Runs no tool.
 pub(super) async fn explain(
     offline: OfflineGateway,
     tool: &str,
@@ -242,7 +242,7 @@ pub(super) async fn explain(
         let failure = Failure::new(FAILED, "unregistered-tool", message);
         return Err(match nearest(tool, known) {
             Some(near) => failure.hint(format!("did you mean `{near}`?")),
-            None => failure.hint("`toolbooth list` shows what is there"),
+            None => failure.hint("`toolbooth list` shows the tools"),
         });
     };
     match format.is_json() {

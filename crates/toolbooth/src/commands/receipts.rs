@@ -83,7 +83,7 @@ pub(super) async fn receipts(loaded: Trusted, command: Receipts) -> Result<bool,
                 }
                 ResolveError::NotInDoubt(_) => {
                     Failure::new(FAILED, "not-in-doubt", error.to_string())
-                        .hint("`toolbooth receipts list --state in_doubt` tells which are")
+                        .hint("`toolbooth receipts list --state in_doubt` lists them")
                 }
                 _ => Failure::usage(error.to_string()).at("--result"),
             })?;

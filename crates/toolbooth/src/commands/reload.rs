@@ -106,7 +106,7 @@ pub(super) async fn on_signal(runtime: &Runtime) {
     while hang_up.recv().await.is_some() {
         reload_registry(runtime).await;
         reload_lock(runtime).await;
-        // The rules may be about what the registry has now.
+        // The rules may name tools that the reloaded registry added.
         reload_policy(runtime, &mut LastRead::default()).await;
         runtime.offline.catalogue.refresh_all().await;
     }
@@ -152,12 +152,14 @@ async fn reload_lock(runtime: &Runtime) {
         Ok(approvals) => match (&now.lock, &approvals.lock) {
             (Lock::File(_), Lock::FirstUse(_) | Lock::Missing | Lock::Off) => {
                 tracing::error!(
-                    "the lock file is gone, what it approved stays until the next start"
+                    "the lock file is missing; its approvals stay in force until the next start"
                 );
                 None
             }
             (Lock::FirstUse(_), Lock::FirstUse(_)) if !loaded.pins().path().exists() => {
-                tracing::error!("the pins are gone, what they approved stays until the next start");
+                tracing::error!(
+                    "the pins file is missing; its approvals stay in force until the next start"
+                );
                 None
             }
             _ => {

@@ -69,7 +69,7 @@ struct Kind {
     after: (Decision, Option<Approvers>, String),
 }
 
-/// What a replay has found so far.
+/// The findings of a replay so far.
 #[derive(Debug, Default)]
 struct Findings {
     changed: u64,
@@ -149,8 +149,8 @@ fn after(at: &str) -> String {
     next.map_or_else(|| at.to_owned(), |next| format!("{next:.3}"))
 }
 
-/// Explains a past call: what was decided on it, and what the policy in force would decide with the same
-/// inputs. Nothing runs.
+/// Explains a past call: the recorded decision, and the decision of the policy in force on the same
+/// inputs. Runs no tool.
 pub(super) async fn explain(
     offline: OfflineGateway,
     call: &str,

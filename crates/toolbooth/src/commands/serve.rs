@@ -43,7 +43,7 @@ pub(super) async fn serve(loaded: Trusted, listen: Option<String>) -> Result<boo
         .or_else(|| loaded.config.http.listen.clone())
         .unwrap_or_else(|| config::LISTEN.to_owned());
     let address: SocketAddr = given.parse().map_err(|_| {
-        Failure::usage(format!("`{}` is no address", given.escape_debug()))
+        Failure::usage(format!("`{}` is not an address", given.escape_debug()))
             .hint("give an address and a port, such as 127.0.0.1:7717; port 0 picks a free one")
     })?;
     let names = door::names(&loaded.config.http, address)?;

@@ -56,7 +56,7 @@ pub(super) async fn store(loaded: Trusted, command: Store) -> Result<bool, Failu
     }
     output::line(&what);
     if let Some(kept) = kept {
-        output::line(&format!("what was there before is in {}", kept.display()));
+        output::line(&format!("the previous store is in {}", kept.display()));
     }
     if is_restore {
         output::line(

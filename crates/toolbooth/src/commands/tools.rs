@@ -106,7 +106,7 @@ pub(super) async fn show(
             Failure::new(FAILED, "unregistered-tool", format!("there is no tool `{name}`"));
         return Err(match toolbooth_contracts::id::nearest(name, ids.iter().map(String::as_str)) {
             Some(near) => failure.hint(format!("did you mean `{near}`?")),
-            None => failure.hint("`toolbooth list` shows what is there"),
+            None => failure.hint("`toolbooth list` shows the tools"),
         });
     };
     let tool = &visible.tool;
@@ -172,7 +172,7 @@ pub(super) async fn discover(
 ) -> Result<bool, Failure> {
     for source in wanted {
         if !Source::parse(source).is_some_and(|source| source.is_discovered()) {
-            let failure = Failure::usage(format!("`{source}` is no source that can be asked"));
+            let failure = Failure::usage(format!("`{source}` is not a source that can be asked"));
             return Err(failure.hint("sources are `mcp:NAME` and `command:NAME`"));
         }
     }

@@ -96,7 +96,7 @@ fn set(table: &mut Table, path: &[String], value: Value) -> Result<(), String> {
             let inner = table.entry(first.clone()).or_insert_with(|| Value::Table(Table::new()));
             match inner {
                 Value::Table(inner) => set(inner, rest, value),
-                _ => Err(format!("`{first}` is no section")),
+                _ => Err(format!("`{first}` is not a section")),
             }
         }
     }

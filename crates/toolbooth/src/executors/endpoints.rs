@@ -103,7 +103,7 @@ fn settings_of(
             .map_or(endpoint::CONNECT_TIMEOUT, Duration::from_millis),
         idempotency_header: idempotency_header
             .transpose()
-            .map_err(|_| wrong(&"`idempotency_header` is no header"))?
+            .map_err(|_| wrong(&"`idempotency_header` is not a header"))?
             .unwrap_or(endpoint::IDEMPOTENCY_HEADER),
         authorities: authorities
             .transpose()

@@ -176,7 +176,7 @@ pub(crate) fn undo(
         let message = "the list of backups names a file that Toolbooth does not change";
         return Err(Failure::usage(message)
             .at(other.file.display().to_string())
-            .hint(format!("see {}; nothing was brought back", list.display())));
+            .hint(format!("see {}; nothing was restored", list.display())));
     }
     let undone = bring_back(path, &latest)?;
     for Backup { file, backup } in &others {
@@ -197,6 +197,6 @@ fn bring_back(path: &Path, backup: &Path) -> Result<PathBuf, Failure> {
             .map_err(|error| failed(path, "the client's file cannot be set aside", &error))?;
     }
     std::fs::rename(backup, path)
-        .map_err(|error| failed(backup, "the backup cannot be brought back", &error))?;
+        .map_err(|error| failed(backup, "the backup cannot be restored", &error))?;
     Ok(undone)
 }

@@ -187,7 +187,7 @@ fn keep_in_file(
     StoreFolder::create(data).map_err(|error| failed(std::io::Error::other(error)))?;
     DirBuilder::new().recursive(true).mode(0o700).create(&folder).map_err(failed)?;
     if !folder.symlink_metadata().map_err(failed)?.is_dir() {
-        return Err(failed(std::io::Error::other("it is no folder")));
+        return Err(failed(std::io::Error::other("it is not a folder")));
     }
     std::fs::set_permissions(&folder, PermissionsExt::from_mode(0o700)).map_err(failed)?;
     let base = format!("{}.{}", folder_name(server), folder_name(name));

@@ -73,7 +73,7 @@ impl TrustFile {
         };
         let refuse = |message: String| {
             let message = format!("the file of trusted configurations is refused: {message}");
-            let hint = "mend it if you know what it says, or remove it and trust again";
+            let hint = "repair it, or remove it and trust again";
             Failure::configuration(message).at(path.display().to_string()).hint(hint)
         };
         secrets::check_private(&file).map_err(|fault| refuse(fault.to_string()))?;

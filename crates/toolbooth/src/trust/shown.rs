@@ -83,7 +83,7 @@ fn of_tools(loaded: &Loaded, tools: &[&Change]) -> Vec<String> {
     for change in tools {
         let id = change.name.trim_start_matches("tools.");
         let Some(own) = &change.now else {
-            lines.push(format!("    {id} is gone, and what its contract asked for with it"));
+            lines.push(format!("    {id} was removed, with the access of its contract"));
             continue;
         };
         let text = |name: &str| own.get(name).and_then(|own| own.as_str()).unwrap_or_default();
@@ -223,7 +223,7 @@ fn named(path: &Path) -> String {
             place.display()
         ),
         None if is_wide(path, home.as_deref()) => format!(
-            "    its argument names {}, which it may not read: it holds all kinds of things",
+            "    its argument names {}, which it may not read: it has mixed content",
             path.display()
         ),
         None => match opened_with(path, home.as_deref()) {

@@ -143,7 +143,7 @@ fn compares_digests(request: &ClaimRequest) -> bool {
         || request.history.is_some()
 }
 
-/// What rules have permitted that read windows.
+/// A call that rules with windows have permitted.
 struct Judged {
     history: History,
     decision: DecisionSummary,
@@ -152,8 +152,8 @@ struct Judged {
 }
 
 impl Judged {
-    /// Adds the judgement to the dispatch event. Returns the event of what rules in shadow would have
-    /// decided, if there is one.
+    /// Adds the judgement to the dispatch event. Returns the event of a decision in shadow mode, if
+    /// there is one.
     fn account_in(self, dispatched: &mut EventBody) -> Option<EventBody> {
         let shadow = self.shadow.map(|decision| EventBody {
             event: AuditEventKind::PolicyShadowDenied,
@@ -197,8 +197,8 @@ fn judge(
     })
 }
 
-/// Returns the entries of a claim that is made at `now_ms`. One that is taken over keeps what other
-/// windows have counted.
+/// Returns the window entries of a claim that is made at `now_ms`. A claim that is taken over keeps
+/// its entries in other windows.
 fn entries(request: &ClaimRequest, before: &[HistoryEntry], now_ms: i64) -> Vec<HistoryEntry> {
     let mut entries: Vec<HistoryEntry> =
         request.counted.iter().map(|counted| history::entry(counted, now_ms)).collect();

@@ -70,8 +70,8 @@ impl Step for SignCheckpoint {
     }
 }
 
-/// Writes events and a checkpoint over them in one step, so that the removals they excuse are
-/// immediately vouched for. Returns the note.
+/// Writes events and a checkpoint over them in one step, so that a signed checkpoint covers the
+/// removals immediately. Returns the note.
 pub(super) fn sign_at_once(
     set: &WorkingSet,
     events: Vec<EventBody>,
@@ -240,7 +240,7 @@ fn forgotten(at: &Moment) -> EventBody {
     body
 }
 
-/// Returns the event that vouches for the beginning of a log that an earlier version removed.
+/// Returns the event that accounts for the beginning of a log that an earlier version removed.
 fn adopted(writer: &str, log: &PrunedLog, at: &Moment) -> EventBody {
     let left = Remaining::of(0, log.size, [(0, log.size)]);
     let mut facts = serde_json::Map::new();

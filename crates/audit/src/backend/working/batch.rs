@@ -206,7 +206,7 @@ impl WorkingSet {
         batch.begun.extend(changes.begun);
     }
 
-    /// Counts a receipt in its windows, in place of what was counted before.
+    /// Replaces the entries of a receipt in its windows.
     fn count(
         &mut self,
         id: &str,

@@ -74,7 +74,7 @@ impl Records<'_> {
         }
         for key in &records.windows {
             let message = format!(
-                "the stored sums of the window {key} are not those of its calls; they are made anew if they are deleted"
+                "the stored sums of the window {key} are not those of its calls; delete them, and they are computed again"
             );
             self.problems.add("history-changed", "", None, message);
         }

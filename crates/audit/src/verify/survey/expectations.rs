@@ -1,4 +1,4 @@
-//! States what the receipts, logs and events of a store must be, by the events that were surveyed.
+//! Derives the expected receipts, logs and events of a store from the surveyed events.
 //!
 //! Doc: records.md#verification
 

@@ -37,7 +37,7 @@ pub struct Reader<'t> {
     pub(super) soft: Option<Vec<JsonFault>>,
 }
 
-/// The place, the nesting depth and the white space of one value that was read.
+/// The byte range, the nesting depth and the white space of one value that was read.
 pub(super) struct Measured {
     pub(super) place: Range<usize>,
     pub(super) depth: usize,

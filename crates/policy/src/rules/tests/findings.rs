@@ -1,4 +1,4 @@
-//! Tests of what is refused, and where.
+//! Tests the findings of refused rules, and their locations.
 //!
 //! Doc: policy.md#findings
 

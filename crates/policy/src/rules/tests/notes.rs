@@ -1,4 +1,4 @@
-//! Tests of what is told of arguments that rules cannot read, or can read as decimals only.
+//! Tests the findings about arguments that rules cannot read, or can read as decimals only.
 //!
 //! Doc: policy.md#findings
 

@@ -15,9 +15,9 @@ use super::key_set::KeySet;
 use super::settings::{IssuerSettings, is_secure};
 use crate::error::DocumentError;
 
-/// The age from which on keys are fetched again; the ones at hand are used meanwhile.
+/// The age from which keys are fetched again; the cached keys are used meanwhile.
 const REFRESH_EVERY: Duration = Duration::from_secs(300);
-/// The age from which on a token waits until the keys are fetched again.
+/// The age from which a token waits until the keys are fetched again.
 const REFRESH_MAX: Duration = Duration::from_secs(600);
 /// The age up to which keys are used while the issuer cannot be reached.
 const STALE_MAX: Duration = Duration::from_secs(24 * 3_600);
@@ -25,13 +25,13 @@ const STALE_MAX: Duration = Duration::from_secs(24 * 3_600);
 const ATTEMPT_EVERY: Duration = Duration::from_secs(10);
 /// The time of one attempt.
 const ATTEMPT_MAX: Duration = Duration::from_secs(10);
-/// The time that a request waits for an attempt where it could do without.
+/// The time that a request waits for an attempt although it has usable keys.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Requests that wait for an attempt; further ones are refused, so that they do not hold all
 /// connections.
 const WAITING_MAX: usize = 256;
 
-/// The keys at hand. Times are those of the monotonic clock.
+/// The cached keys. Times are those of the monotonic clock.
 #[derive(Debug, Default)]
 struct Held {
     keys: Option<(Arc<KeySet>, Duration)>,
@@ -134,9 +134,8 @@ impl Issuer {
     /// Returns the keys that were fetched after these, in which a token's key is missing; the same
     /// ones if they were fetched just now.
     ///
-    /// # Errors
-    /// [`Away`], if the last attempt failed or has not ended: whether there is such a key cannot be
-    /// told.
+    /// # Errors [`Away`], if the last attempt failed or has not ended: it is unknown whether the
+    /// key exists.
     pub(super) async fn keys_after(
         self: &Arc<Self>,
         seen: &Arc<KeySet>,
@@ -186,7 +185,7 @@ impl Issuer {
         }
     }
 
-    /// Takes over what an attempt has fetched.
+    /// Stores the result of an attempt.
     fn end(&self, fetched: Result<KeySet, DocumentError>, began: Duration) {
         let mut held = self.held();
         held.is_running = false;
@@ -199,7 +198,7 @@ impl Issuer {
                     let (issuer, count) = (&self.settings.issuer, keys.len());
                     tracing::info!(issuer, keys = count, "the keys of an issuer are fetched");
                 }
-                // The time before the request: what the issuer changes later is missing.
+                // The time before the request, because the keys lack any later change.
                 held.keys = Some((Arc::new(keys), began));
             }
             Err(error) => {
@@ -235,7 +234,7 @@ impl Issuer {
                 let document = self.documents.get(&address).await?;
                 let wrong = |reason: String| DocumentError::Malformed { reason };
                 let metadata: Metadata = serde_json::from_slice(&document).map_err(|error| {
-                    wrong(format!("`{address}` is no metadata (RFC 8414): {error}"))
+                    wrong(format!("`{address}` is not metadata (RFC 8414): {error}"))
                 })?;
                 if metadata.issuer != *issuer {
                     let own = metadata.issuer.escape_debug();
@@ -250,7 +249,7 @@ impl Issuer {
             };
             match read.await {
                 Ok(keys) => return Ok(keys),
-                // What is there and wrong says more than what is missing.
+                // The error of an invalid document is more useful than that of a missing one.
                 Err(found) if matches!(error, None | Some(DocumentError::NoDocument { .. })) => {
                     error = Some(found);
                 }

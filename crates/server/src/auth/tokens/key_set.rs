@@ -150,7 +150,7 @@ impl KeySet {
         }
         let wrong = |reason: String| DocumentError::Malformed { reason };
         let read: Document = serde_json::from_slice(document)
-            .map_err(|error| wrong(format!("it is no key set (RFC 7517): {error}")))?;
+            .map_err(|error| wrong(format!("it is not a key set (RFC 7517): {error}")))?;
         if read.keys.len() > KEYS_MAX {
             return Err(wrong(format!("it has more than {KEYS_MAX} keys")));
         }

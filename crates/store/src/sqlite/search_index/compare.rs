@@ -168,7 +168,7 @@ impl<'c> Comparison<'c> {
             |row| row.get(0),
         )?;
         if !fits {
-            self.differs(format!("block {no} and its row say different things"));
+            self.differs(format!("block {no} and its row differ"));
         }
         Ok(())
     }

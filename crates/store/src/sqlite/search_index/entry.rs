@@ -1,4 +1,4 @@
-//! Reads what the search index keeps of an event.
+//! Reads the fields of an event that the search index stores.
 //!
 //! Doc: records.md#reading
 

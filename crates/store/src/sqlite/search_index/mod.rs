@@ -200,7 +200,7 @@ impl Lookup {
     fn catch_up_file(&mut self, database: &Connection) -> Result<(), CatchUp> {
         match self.try_catch_up(database) {
             Err(CatchUp::Lookup(error)) if is_broken(&error) => {
-                tracing::warn!(%error, "the file that is searched is broken and is made anew");
+                tracing::warn!(%error, "the search index is damaged and is rebuilt");
                 self.connection = Self::connect_anew(&self.path)?;
                 self.forget();
                 self.try_catch_up(database)
@@ -267,7 +267,7 @@ impl Lookup {
         }
     }
 
-    /// Forgets what was read in a transaction that was rolled back.
+    /// Discards the state that a rolled-back transaction has read.
     fn forget(&mut self) {
         self.sealer.forget();
         self.names = Names::default();
@@ -362,7 +362,7 @@ impl Lookup {
 
 /// Clears a file that does not fit its seal.
 fn clear_changed(transaction: &Connection) -> rusqlite::Result<()> {
-    tracing::warn!("the file that is searched was changed by another program; it is made anew");
+    tracing::warn!("the search index was changed by another program; it is rebuilt");
     Lookup::clear(transaction)
 }
 
@@ -423,7 +423,7 @@ pub(super) fn serve(database: &Path, written: &FoundReceiver) {
             }),
         };
         if let Err(error) = taken {
-            tracing::debug!(%error, "what is searched is not up to date");
+            tracing::debug!(%error, "the search index is not up to date");
         }
     }
 }

@@ -60,7 +60,7 @@ struct Summary {
 }
 
 pub(super) fn damaged() -> LedgerError {
-    LedgerError::unavailable("what is searched was damaged and is made anew; ask again")
+    LedgerError::unavailable("the search index was damaged and is rebuilt; search again")
 }
 
 impl Summary {
@@ -212,7 +212,7 @@ impl Lookup {
             transaction.commit()
         });
         if let Err(error) = cleared {
-            tracing::warn!(%error, "what is searched is damaged");
+            tracing::warn!(%error, "the search index is damaged");
         }
     }
 

@@ -31,8 +31,8 @@ use export::export;
 use proofs::{check_proof, keys, no_proof, notes, print_report, signing_keys};
 
 /// Said of a store without the file of its newest checkpoint.
-pub(super) const NO_CHECKPOINT: &str = "no checkpoint is kept beside the store: whether it was put back to an \
-    earlier state cannot be told";
+pub(super) const NO_CHECKPOINT: &str =
+    "no checkpoint is kept beside the store; a rollback to an earlier state cannot be detected";
 
 pub(super) async fn audit(loaded: Trusted, command: Audit) -> Result<bool, Failure> {
     match command {

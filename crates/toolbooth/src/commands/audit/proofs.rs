@@ -88,7 +88,7 @@ pub(super) fn check_proof(
         Failure::usage(format!("the proof cannot be read: {error}")).at(place())
     })?;
     let proof: Proof = serde_json::from_str(&text)
-        .map_err(|error| Failure::usage(format!("this is no proof: {error}")).at(place()))?;
+        .map_err(|error| Failure::usage(format!("this is not a proof: {error}")).at(place()))?;
     if keys.is_empty() {
         return Err(Failure::usage(
             "a proof proves nothing without the key that signs checkpoints",

@@ -19,7 +19,7 @@ fn remedy_of(loaded: &Loaded, source: &str, reason: &str) -> &'static str {
         // The reason can contain text of the server.
         "see whether a server answers at its `url` and accepts the configured headers, or set `enabled = false`"
     } else if reason.contains("could not be started") || reason.contains("memory than it may") {
-        "mend what is named, or its `sandbox`"
+        "fix the named files, or its `sandbox`"
     } else if reason.contains("is not there") {
         "install it, or mend `command`"
     } else if reason.contains("sandbox is required") {
@@ -49,7 +49,7 @@ fn write_hint(loaded: &Loaded, source: &str) -> Option<String> {
     Some(format!("it reads {first}; where it should write it: `{line}`"))
 }
 
-/// Lists the tools of every source, and checks what the lock and the registry make of them.
+/// Lists the tools of every source, and checks them against the lock and the registry.
 pub(super) async fn check(offline: &OfflineGateway, checks: &mut Vec<Check>) {
     // Pins from the listings below are not stored.
     let before = offline.worlds.now().approvals().lock.clone();

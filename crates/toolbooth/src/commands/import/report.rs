@@ -97,7 +97,7 @@ pub(super) fn undone(
             other.backup.display()
         ));
     }
-    crate::notice(&format!("what stood there is kept in {}", undone.display()));
+    crate::notice(&format!("the replaced settings are kept in {}", undone.display()));
     for secret in secrets {
         crate::notice(&format!("a secret is still kept in `{secret}`"));
     }
@@ -215,7 +215,7 @@ impl Report<'_> {
                 output::foreign(&format!("  {server}: {old} → {new}"));
             }
         }
-        crate::notice("`--undo` brings the client's file back");
+        crate::notice("`--undo` restores the client's file");
     }
 
     fn attempts(&self) {

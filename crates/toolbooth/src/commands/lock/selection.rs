@@ -86,9 +86,9 @@ pub(super) fn choose(
                     if shown.len() < 8 || !now.starts_with(shown) =>
                 {
                     let message =
-                        format!("`{tool}` is not what `{shown}` stands for; nothing was approved");
+                        format!("the digest of `{tool}` is not `{shown}`; nothing was approved");
                     return Err(Failure::new(FAILED, "changed-again", message)
-                        .hint("`toolbooth lock diff` shows what its source says now"));
+                        .hint("`toolbooth lock diff` shows the current definition"));
                 }
                 Selection::Tool(..) => (),
                 Selection::Source(_) | Selection::Pattern(_) => {
