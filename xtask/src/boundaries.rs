@@ -386,7 +386,7 @@ edges = ["base"]
         let findings = found(RULES, &metadata(&["top"], &["base"]), "");
         assert!(kinds(&findings).contains(&"forbidden edge"), "{findings:?}");
         let finding = findings.iter().find(|f| f.rule == "forbidden edge").unwrap();
-        assert_eq!(finding.place, "base -> top");
+        assert_eq!(finding.location, "base -> top");
     }
 
     #[test]
@@ -423,7 +423,7 @@ edges = ["base"]
             let event = source("event_kind.rs", "    Second \"SECOND\";\n    Third \"THIRD\";\n");
             let all = [code, event, source("reserved.rs", reserved_list), source("a.rs", user)];
             let findings = reserved(&all);
-            findings.iter().map(|f| format!("{}: {}", f.rule, f.place)).collect::<Vec<_>>()
+            findings.iter().map(|f| format!("{}: {}", f.rule, f.location)).collect::<Vec<_>>()
         };
         let uses = "f(ErrorCode::One, AuditEventKind::Second)";
         assert!(found("", uses).is_empty());

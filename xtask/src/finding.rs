@@ -6,20 +6,20 @@ use std::fmt;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
     pub rule: String,
-    pub place: String,
+    pub location: String,
     pub reason: String,
     pub remedy: String,
 }
 
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{}: {}", self.rule, self.place)?;
+        writeln!(f, "{}: {}", self.rule, self.location)?;
         writeln!(f, "  why:     {}", self.reason)?;
         write!(f, "  instead: {}", self.remedy)
     }
 }
 
 /// Returns a finding.
-pub fn finding(rule: &str, place: String, reason: &str, remedy: String) -> Finding {
-    Finding { rule: rule.to_owned(), place, reason: reason.to_owned(), remedy }
+pub fn finding(rule: &str, location: String, reason: &str, remedy: String) -> Finding {
+    Finding { rule: rule.to_owned(), location, reason: reason.to_owned(), remedy }
 }

@@ -25,7 +25,7 @@ pub fn check(licences: &Licences, metadata: &Value, lock: &str) -> Result<Vec<Fi
     ensure!(!packages.is_empty(), "cargo knows no packages");
     let mut findings = Vec::new();
     for package in packages {
-        let place = format!(
+        let location = format!(
             "{} {}",
             package["name"].as_str().unwrap_or_default(),
             package["version"].as_str().unwrap_or_default()
@@ -34,7 +34,7 @@ pub fn check(licences: &Licences, metadata: &Value, lock: &str) -> Result<Vec<Fi
         if !is_allowed(licences, licence) {
             findings.push(Finding {
                 rule: "licence".to_owned(),
-                place: format!("{place}: `{licence}`"),
+                location: format!("{location}: `{licence}`"),
                 reason: "its terms are not among those that were looked at".to_owned(),
                 remedy: "use another package, or look at its terms and add them to \
                          `[licences]` in xtask/boundaries.toml"
@@ -45,7 +45,7 @@ pub fn check(licences: &Licences, metadata: &Value, lock: &str) -> Result<Vec<Fi
     for line in foreign_sources(lock) {
         findings.push(Finding {
             rule: "source of a package".to_owned(),
-            place: line.to_owned(),
+            location: line.to_owned(),
             reason: "packages come from the public registry, with a checksum".to_owned(),
             remedy: "depend on a published version".to_owned(),
         });

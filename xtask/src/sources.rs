@@ -94,8 +94,8 @@ fn load(path: Vec<String>, file: &Path, modules: &mut Modules) -> Result<()> {
         let Some(child) = line.strip_prefix("mod ").and_then(|rest| rest.strip_suffix(';')) else {
             continue;
         };
-        let places = [folder.join(format!("{child}.rs")), folder.join(child).join("mod.rs")];
-        if let Some(file) = places.iter().find(|place| place.is_file()) {
+        let candidates = [folder.join(format!("{child}.rs")), folder.join(child).join("mod.rs")];
+        if let Some(file) = candidates.iter().find(|candidate| candidate.is_file()) {
             let mut inner = path.clone();
             inner.push(child.to_owned());
             load(inner, file, modules)?;

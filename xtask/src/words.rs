@@ -114,7 +114,7 @@ mod tests {
         let findings = found(rule(), "let x = 1;\n// for Gemini\n");
         let [one] = findings.as_slice() else { panic!("one finding: {findings:?}") };
         assert_eq!(one.rule, "forbidden word `gemini` (providers)");
-        assert_eq!(one.place, "base/src/lib.rs:2");
+        assert_eq!(one.location, "base/src/lib.rs:2");
         for inside in ["fn to_gemini_schema()", "struct GeminiTool;", "geminiTool"] {
             assert_eq!(found(rule(), inside).len(), 1, "{inside}");
         }

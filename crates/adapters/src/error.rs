@@ -217,7 +217,7 @@ pub enum SecretFault {
     "{what} `{}`{} holds secrets: a contained program is not given it; where it is meant, name it in \
      `fs.read` of its sandbox",
     path.display(),
-    whose(path, place)
+    whose(path, secret)
 )]
 pub struct LeadsToSecret {
     /// The kind of the path: its folder, an argument, a path of its profile.
@@ -225,14 +225,14 @@ pub struct LeadsToSecret {
     /// The path.
     pub path: std::path::PathBuf,
     /// The secret place that contains the path or is the path.
-    pub place: std::path::PathBuf,
+    pub secret: std::path::PathBuf,
 }
 
 #[cfg(feature = "process")]
-fn whose(path: &std::path::Path, place: &std::path::Path) -> String {
-    match path == place {
+fn whose(path: &std::path::Path, secret: &std::path::Path) -> String {
+    match path == secret {
         true => String::new(),
-        false => format!(" lies in `{}`, which", place.display()),
+        false => format!(" lies in `{}`, which", secret.display()),
     }
 }
 
@@ -274,7 +274,7 @@ pub enum TemplateError {
     OptionalInUrl,
     /// A placeholder is in the host of a URL.
     #[error("an argument must not be part of the URL's host; end the host with `/`")]
-    PlaceInHost,
+    PlaceholderInHost,
 }
 
 /// Why arguments do not fit the target of a tool. Agents see the sentences too, so they name

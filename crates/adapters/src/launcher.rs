@@ -130,7 +130,7 @@ impl Launcher {
         let (profile, also, launcher) = (profile.clone(), also.to_vec(), Arc::clone(&self.0));
         // It looks through folders, for up to seconds on a slow disk.
         let applying = tokio::task::spawn_blocking(move || {
-            let place = ProgramLocation {
+            let location = ProgramLocation {
                 words: &words,
                 cwd: &cwd,
                 home: home.as_deref(),
@@ -138,7 +138,7 @@ impl Launcher {
                 hidden: &launcher.hidden,
                 own: own.as_deref(),
             };
-            sandbox::apply(&profile, &place, &found)
+            sandbox::apply(&profile, &location, &found)
         });
         Ok(applying.await.map_err(io::Error::other)??)
     }

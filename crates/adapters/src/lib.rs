@@ -40,7 +40,7 @@ mod project;
 #[cfg(feature = "process")]
 pub mod sandbox;
 #[cfg(feature = "process")]
-mod secret_places;
+mod secret_paths;
 #[cfg(feature = "secret-rules")]
 pub mod secret_rules;
 pub mod secrets;
@@ -81,6 +81,6 @@ pub use outcome::ProgramEnd;
 #[cfg(feature = "net-guard")]
 pub use own_doors::OwnDoors;
 #[cfg(feature = "process")]
-pub use secret_places::secret_place_of;
+pub use secret_paths::secret_path_of;
 #[cfg(feature = "process")]
 pub use toolchains::project_registries;

@@ -22,11 +22,11 @@ pub struct ProgramLocation<'a> {
 }
 
 /// Resolves a path of a profile on this machine.
-pub(crate) fn absolute(path: &str, place: &ProgramLocation<'_>) -> PathBuf {
-    if let (Some(rest), Some(home)) = (path.strip_prefix("~/"), place.home) {
+pub(crate) fn absolute(path: &str, location: &ProgramLocation<'_>) -> PathBuf {
+    if let (Some(rest), Some(home)) = (path.strip_prefix("~/"), location.home) {
         return lexical(&home.join(rest));
     }
-    lexical(&place.cwd.join(path))
+    lexical(&location.cwd.join(path))
 }
 
 /// Returns a path without `.` and `..`. Links are not resolved.

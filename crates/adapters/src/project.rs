@@ -10,7 +10,7 @@
 use std::collections::{HashSet, VecDeque};
 use std::path::{Path, PathBuf};
 
-use crate::secret_places::{SecretPlaces, is_data_folder, is_secret_name};
+use crate::secret_paths::{SecretPaths, is_data_folder, is_secret_name};
 
 /// Files that mark a folder as a project.
 pub(crate) const PROJECT_FILES: [&str; 6] =
@@ -220,8 +220,8 @@ pub fn is_project(folder: &Path) -> bool {
 /// Returns the parts of a project that a server is given. These are its folders, and its files as
 /// they are when the server starts. A folder with a secret file in it is divided into parts too.
 /// Secret places are left out.
-pub(crate) fn parts(project: &Path, places: &SecretPlaces) -> Vec<PathBuf> {
-    let mut division = Division::new(places);
+pub(crate) fn parts(project: &Path, secret_paths: &SecretPaths) -> Vec<PathBuf> {
+    let mut division = Division::new(secret_paths);
     division.learn(project);
     division.cut.clear();
     division.divide(project);
@@ -266,7 +266,7 @@ pub(crate) fn parts(project: &Path, places: &SecretPlaces) -> Vec<PathBuf> {
 
 /// The division of a project into parts.
 struct Division<'p> {
-    places: &'p SecretPlaces,
+    secret_paths: &'p SecretPaths,
     secrets: HashSet<PathBuf>,
     parts: Vec<PathBuf>,
     /// Folders that were not searched completely.
@@ -274,8 +274,8 @@ struct Division<'p> {
 }
 
 impl<'p> Division<'p> {
-    fn new(places: &'p SecretPlaces) -> Self {
-        Self { places, secrets: HashSet::new(), parts: Vec::new(), cut: HashSet::new() }
+    fn new(secret_paths: &'p SecretPaths) -> Self {
+        Self { secret_paths, secrets: HashSet::new(), parts: Vec::new(), cut: HashSet::new() }
     }
 
     fn holds_secrets(&self, folder: &Path) -> bool {
@@ -291,8 +291,9 @@ impl<'p> Division<'p> {
         if survey.is_cut {
             self.cut.insert(folder.to_owned());
         }
-        let places = self.places.within(folder).cloned();
-        self.secrets.extend(survey.secrets.into_iter().chain(places).filter(|path| !in_git(path)));
+        let secret_paths = self.secret_paths.within(folder).cloned();
+        self.secrets
+            .extend(survey.secrets.into_iter().chain(secret_paths).filter(|path| !in_git(path)));
     }
 
     /// Divides a folder and the folders in it that contain secrets, the nearest first.

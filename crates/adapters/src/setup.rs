@@ -11,7 +11,7 @@ use toolbooth_contracts::sandbox::SandboxProfile;
 use crate::command_line::{CommandLine, find};
 use crate::program_location::ProgramLocation;
 use crate::secrets::Setting;
-use crate::{secret_places, toolchains};
+use crate::{secret_paths, toolchains};
 
 /// Variables of the gateway's own environment that a child inherits. All others, including every
 /// secret, are passed on only if configuration names them.
@@ -68,11 +68,11 @@ impl CommandLine {
         let cwd = cwd.canonicalize().unwrap_or(cwd);
         let program = argv.first_mut().filter(|program| !program.is_empty());
         let program = program.ok_or_else(|| std::io::Error::other("it names no program"))?;
-        let place = find(program, &cwd).ok_or_else(|| {
+        let found = find(program, &cwd).ok_or_else(|| {
             let message = format!("the program `{program}` is not there");
             std::io::Error::new(std::io::ErrorKind::NotFound, message)
         })?;
-        *program = place.display().to_string();
+        *program = found.display().to_string();
         let home = std::env::var_os("HOME").map(PathBuf::from);
         let own = self.own.as_deref().filter(|_| profile.is_some()).map(make_own).transpose()?;
         let mut env: Vec<(String, String)> = Vec::new();
@@ -125,12 +125,12 @@ impl CommandLine {
         let words: Vec<PathBuf> = words.filter(|path| path.exists()).collect();
         if let Some(profile) = profile {
             let (home, own) = (home.as_deref(), own.as_deref());
-            let place =
+            let location =
                 ProgramLocation { words: &words, cwd: &cwd, home, also: &[], hidden: &[], own };
-            secret_places::check(profile, &place).map_err(std::io::Error::other)?;
+            secret_paths::check(profile, &location).map_err(std::io::Error::other)?;
         }
         let profile_name = self.profile_name.clone();
-        Ok(Setup { argv, env, cwd, program: place, home, words, own, profile_name })
+        Ok(Setup { argv, env, cwd, program: found, home, words, own, profile_name })
     }
 }
 

@@ -44,9 +44,9 @@ impl Template {
                 plain.push('}');
                 rest = after;
             } else {
-                let place = after.strip_prefix('{').and_then(|after| after.split_once('}'));
+                let placeholder = after.strip_prefix('{').and_then(|after| after.split_once('}'));
                 let (inner, after) =
-                    place.ok_or_else(|| TemplateError::LoneBrace(text.to_owned()))?;
+                    placeholder.ok_or_else(|| TemplateError::LoneBrace(text.to_owned()))?;
                 if !plain.is_empty() {
                     pieces.push(Piece::Text(std::mem::take(&mut plain)));
                 }
@@ -64,7 +64,7 @@ impl Template {
     /// Returns the placeholder, if the text consists of it alone.
     pub(crate) fn alone(&self) -> Option<&Placeholder> {
         match self.0.as_slice() {
-            [Piece::Placeholder(place)] => Some(place),
+            [Piece::Placeholder(placeholder)] => Some(placeholder),
             _ => None,
         }
     }
@@ -72,7 +72,7 @@ impl Template {
     /// Returns the placeholders of the text.
     pub(crate) fn placeholders(&self) -> impl Iterator<Item = &Placeholder> {
         self.0.iter().filter_map(|piece| match piece {
-            Piece::Placeholder(place) => Some(place),
+            Piece::Placeholder(placeholder) => Some(placeholder),
             Piece::Text(_) => None,
         })
     }
@@ -88,9 +88,9 @@ impl Template {
         for piece in &self.0 {
             match piece {
                 Piece::Text(text) => out.push_str(text),
-                Piece::Placeholder(place) => {
-                    let Some(value) = place.look_up(arguments)? else { return Ok(None) };
-                    let text = fill(&out, &place.text(value)?, place)?;
+                Piece::Placeholder(placeholder) => {
+                    let Some(value) = placeholder.look_up(arguments)? else { return Ok(None) };
+                    let text = fill(&out, &placeholder.text(value)?, placeholder)?;
                     out.push_str(&text);
                 }
             }

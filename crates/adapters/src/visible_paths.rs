@@ -16,7 +16,7 @@ use crate::command_line::{find, is_executable};
 use crate::program_location::{ProgramLocation, absolute, lexical};
 use crate::project::{OF_CALLS, OF_SERVERS, PROJECT_FILES, is_project, parts, survey};
 use crate::sandbox::profile::{default_profile, server_profile};
-use crate::secret_places::SecretPlaces;
+use crate::secret_paths::SecretPaths;
 use crate::toolchains::CERTIFICATES;
 
 /// System paths that any program needs. They contain no home and no file that only root can read.
@@ -60,7 +60,7 @@ const PROJECT_DEPTH: usize = 6;
 /// does.
 pub(crate) fn binds(
     profile: &SandboxProfile,
-    place: &ProgramLocation<'_>,
+    location: &ProgramLocation<'_>,
     host_names: bool,
 ) -> Vec<Bind> {
     let mut binds: BTreeMap<PathBuf, Bind> = BTreeMap::new();
@@ -80,24 +80,24 @@ pub(crate) fn binds(
     let written: Vec<PathBuf> = fs
         .write
         .iter()
-        .map(|write| absolute(&write.path, place))
+        .map(|write| absolute(&write.path, location))
         .flat_map(|path| [path.canonicalize().ok(), Some(path)])
         .flatten()
         .collect();
     // The program may have created a path that it can write, so such a path opens no other path.
     let ours = |path: &Path| !written.iter().any(|written| path.starts_with(written));
-    if let Some(program) = place.words.first() {
-        for program in with_interpreters(program, place.cwd, ours) {
-            for path in installation(&program, place.home) {
-                of_folder(path, place, &written).into_iter().for_each(|path| {
+    if let Some(program) = location.words.first() {
+        for program in with_interpreters(program, location.cwd, ours) {
+            for path in installation(&program, location.home) {
+                of_folder(path, location, &written).into_iter().for_each(|path| {
                     add(path, false, true, None);
                 });
             }
         }
     }
-    for word in place.words.iter().skip(1).filter(|word| ours(word)) {
-        if let Some(path) = opened_with(word, place.home) {
-            of_folder(path, place, &written).into_iter().for_each(|path| {
+    for word in location.words.iter().skip(1).filter(|word| ours(word)) {
+        if let Some(path) = opened_with(word, location.home) {
+            of_folder(path, location, &written).into_iter().for_each(|path| {
                 add(path, false, true, None);
             });
             // Also under the path that is passed to the program, which may be a link.
@@ -106,10 +106,10 @@ pub(crate) fn binds(
             }
         }
     }
-    for path in place.also {
+    for path in location.also {
         add(path.clone(), false, true, None);
     }
-    if place.own.is_some() {
+    if location.own.is_some() {
         for path in CERTIFICATES.iter().filter_map(std::env::var_os).map(PathBuf::from) {
             if path.is_absolute() && path.is_file() {
                 add(path, false, true, None);
@@ -119,23 +119,23 @@ pub(crate) fn binds(
     // `.` in a shipped profile means the folder of a project, not a home in which the program was
     // started.
     let shipped = [default_profile().fs, server_profile().fs].contains(&profile.fs);
-    let wide = is_wide(place.cwd, place.home);
+    let wide = is_wide(location.cwd, location.home);
     for path in fs.read.iter().filter(|path| !(shipped && wide && *path == ".")) {
         if path == "." {
             // The working directory may be divided into parts. A path that is written out is bound
             // as a whole.
-            for part in of_folder(lexical(place.cwd), place, &written) {
-                let optional = part != place.cwd;
+            for part in of_folder(lexical(location.cwd), location, &written) {
+                let optional = part != location.cwd;
                 add(part, false, optional, None);
             }
             continue;
         }
         // A shipped profile names paths beneath a home that may not exist.
-        add(absolute(path, place), false, path.starts_with("~/"), None);
+        add(absolute(path, location), false, path.starts_with("~/"), None);
     }
     for write in &fs.write {
         let max = write.max_mb.map(|count| count.saturating_mul(1 << 20));
-        add(absolute(&write.path, place), true, write.path.starts_with("~/"), max);
+        add(absolute(&write.path, location), true, write.path.starts_with("~/"), max);
     }
     // Git runs hooks and filters of a repository outside of the sandbox, so repositories are
     // read-only.
@@ -145,7 +145,7 @@ pub(crate) fn binds(
         }
     }
     let mut binds: Vec<Bind> = binds.into_values().collect();
-    if let Some(own) = place.own {
+    if let Some(own) = location.own {
         let path = own.canonicalize().unwrap_or_else(|_| own.to_owned());
         binds.retain(|bind| bind.path != path);
         let (writable, optional, mapped) = (true, false, true);
@@ -156,12 +156,12 @@ pub(crate) fn binds(
 
 /// Returns the paths to bind for one path: the parts of a project for a server, otherwise the path
 /// itself.
-fn of_folder(path: PathBuf, place: &ProgramLocation<'_>, written: &[PathBuf]) -> Vec<PathBuf> {
-    let is_server = place.own.is_some();
+fn of_folder(path: PathBuf, location: &ProgramLocation<'_>, written: &[PathBuf]) -> Vec<PathBuf> {
+    let is_server = location.own.is_some();
     if !(is_server && path.is_dir() && is_project(&path)) {
         return vec![path];
     }
-    let mut parts = parts(&path, &SecretPlaces::of_machine(place.home));
+    let mut parts = parts(&path, &SecretPaths::of_machine(location.home));
     // A writable path is bound as a whole.
     parts.retain(|part| !written.iter().any(|written| part.starts_with(written)));
     parts
@@ -183,12 +183,12 @@ fn ours_alone(path: &Path, written: &[PathBuf]) -> bool {
 /// credentials, and secret places.
 pub(crate) fn hidden(
     profile: &SandboxProfile,
-    place: &ProgramLocation<'_>,
+    location: &ProgramLocation<'_>,
     binds: &[Bind],
 ) -> Vec<PathBuf> {
-    let mut hidden = place.hidden.to_vec();
+    let mut hidden = location.hidden.to_vec();
     let base = |bind: &Bind| {
-        let toolchain = place.home.is_some_and(|home| {
+        let toolchain = location.home.is_some_and(|home| {
             crate::toolchains::FOLDERS.iter().any(|folder| home.join(folder) == bind.path)
         });
         bind.own || toolchain || BASE.iter().any(|base| Path::new(base) == bind.path)
@@ -196,28 +196,29 @@ pub(crate) fn hidden(
     let fs = profile.fs.clone().unwrap_or_default();
     let said = fs.read.iter().map(String::as_str).chain(fs.write.iter().map(|it| it.path.as_str()));
     let named: Vec<PathBuf> = said
-        .map(|path| absolute(path, place))
+        .map(|path| absolute(path, location))
         .flat_map(|path| [path.canonicalize().ok(), Some(path)])
         .flatten()
         .collect();
-    let places = SecretPlaces::of_machine(place.home);
+    let secret_paths = SecretPaths::of_machine(location.home);
     for bind in binds.iter().filter(|bind| !base(bind)) {
         // A file is bound only by its own name. A folder may contain secrets.
         let Some(folder) = bind.path.canonicalize().ok().filter(|path| path.is_dir()) else {
             continue;
         };
-        let known = places.within(&folder).cloned();
-        let bounds = if place.own.is_some() { OF_SERVERS } else { OF_CALLS };
+        let known = secret_paths.within(&folder).cloned();
+        let bounds = if location.own.is_some() { OF_SERVERS } else { OF_CALLS };
         for path in survey(&folder, bounds).secrets.into_iter().chain(known) {
             if !named.contains(&path) && !hidden.contains(&path) {
                 hidden.push(path);
             }
         }
     }
-    if place.own.is_some() {
+    if location.own.is_some() {
         // A link or another name next to the parts of a project may reveal secrets in the project.
-        let words = place.words.iter().skip(1).filter_map(|word| opened_with(word, place.home));
-        for project in words.chain([lexical(place.cwd)]).filter(|folder| is_project(folder)) {
+        let words =
+            location.words.iter().skip(1).filter_map(|word| opened_with(word, location.home));
+        for project in words.chain([lexical(location.cwd)]).filter(|folder| is_project(folder)) {
             for path in survey(&project, OF_SERVERS).secrets {
                 let is_seen = binds.iter().any(|bind| path.starts_with(&bind.path));
                 if is_seen && !named.contains(&path) && !hidden.contains(&path) {

@@ -464,7 +464,7 @@ async fn call_all(server: &Arc<McpServer>, count: usize) {
     }
 }
 
-async fn calls_beyond_the_bound_wait_for_a_place() {
+async fn calls_beyond_the_bound_wait_for_a_permit() {
     const AT_ONCE: usize = 256;
     let running = Arc::new((Mutex::new((0usize, 0usize)), Condvar::new()));
     let own = Arc::clone(&running);
@@ -978,7 +978,7 @@ pub(crate) fn trials() -> Vec<libtest_mimic::Trial> {
         a_server_of_another_era_in_its_place_is_greeted_anew,
         an_answer_that_cannot_be_read_fails_its_call_at_once,
         forty_slow_calls_run_at_once,
-        calls_beyond_the_bound_wait_for_a_place,
+        calls_beyond_the_bound_wait_for_a_permit,
         a_stream_that_breaks_leaves_the_effect_unknown,
         a_stream_with_numbered_events_is_taken_up_again,
         a_stream_belongs_to_its_request,

@@ -249,7 +249,7 @@ pub trait Ledger: Send + Sync {
     ///
     /// # Errors
     /// [`LedgerError::Unavailable`].
-    async fn note_uses(&self, uses: Vec<(String, String)>) -> Result<(), LedgerError>;
+    async fn record_uses(&self, uses: Vec<(String, String)>) -> Result<(), LedgerError>;
 
     /// Removes a bounded number of old records and records this in an event under a signed
     /// checkpoint.

@@ -47,7 +47,7 @@ fn line_of(text: &str, at: usize) -> u64 {
 }
 
 #[tokio::test]
-async fn every_flipped_byte_is_found_at_its_place() {
+async fn every_flipped_byte_is_found_at_its_position() {
     let text = exported().await;
     let lines = text.lines().count() as u64;
     let report = verified(text.as_bytes());

@@ -137,9 +137,9 @@ async fn together<S: Step>(
     all: Vec<S>,
 ) -> Vec<Result<S::Answer, LedgerError>> {
     let mut asked = tokio::task::JoinSet::new();
-    for (place, step) in all.into_iter().enumerate() {
+    for (number, step) in all.into_iter().enumerate() {
         let steps = steps.clone();
-        asked.spawn(async move { (place, steps.run(step).await) });
+        asked.spawn(async move { (number, steps.run(step).await) });
         // The first step is being committed meanwhile.
         tokio::task::yield_now().await;
     }
@@ -147,7 +147,7 @@ async fn together<S: Step>(
         let _ = gate.try_send(());
     }
     let mut answers: Vec<_> = asked.join_all().await;
-    answers.sort_by_key(|(place, _)| *place);
+    answers.sort_by_key(|(number, _)| *number);
     answers.into_iter().map(|(_, answer)| answer).collect()
 }
 

@@ -175,10 +175,10 @@ impl AuditEvent {
             counted_until_ms,
             facts,
         } = body;
-        let decision = decision.as_ref().map(|note| {
+        let decision = decision.as_ref().map(|decided| {
             let mut out = CanonicalObject::new();
-            out.text("reason", Some(&note.reason));
-            out.text("rule", Some(&note.rule));
+            out.text("reason", Some(&decided.reason));
+            out.text("rule", Some(&decided.rule));
             out
         });
         let mut out = CanonicalObject::new();
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn each_member_has_its_place_in_the_canonical_form() {
+    fn each_member_has_its_position_in_the_canonical_form() {
         let mut body = EventBody::new(AuditEventKind::ToolExecuted, "t".into());
         let text = || Some("x".to_owned());
         (body.tool_name, body.agent_id, body.caller) = (text(), text(), text());

@@ -31,9 +31,9 @@ impl ContentBlock {
     pub fn text(text: impl AsRef<str>) -> Self {
         const BEFORE: &str = r#"{"type":"text","text":"#;
         let own = JsonText::of_text(text.as_ref());
-        let place = BEFORE.len()..BEFORE.len() + own.bytes();
+        let range = BEFORE.len()..BEFORE.len() + own.bytes();
         let json = JsonText::checked(format!("{BEFORE}{own}}}"), 1);
-        Self { json, kind: Some(8..14), text: Some(place), has_meta: false }
+        Self { json, kind: Some(8..14), text: Some(range), has_meta: false }
     }
 
     /// Creates a block from a document.
@@ -41,8 +41,8 @@ impl ContentBlock {
     pub fn new(json: JsonText) -> Self {
         let mut reader = Reader::new(json.as_str());
         // Text that has passed the gate is always readable.
-        let places = BlockRanges::read(&mut reader).unwrap_or_default();
-        let BlockRanges { kind, text, has_meta } = places;
+        let ranges = BlockRanges::read(&mut reader).unwrap_or_default();
+        let BlockRanges { kind, text, has_meta } = ranges;
         Self { json, kind, text, has_meta }
     }
 
@@ -53,13 +53,13 @@ impl ContentBlock {
     pub fn read(reader: &mut Reader<'_>) -> Result<Self, JsonFault> {
         reader.kind();
         let start = reader.position();
-        let (places, json) = reader.json_of(BlockRanges::read)?;
+        let (ranges, json) = reader.json_of(BlockRanges::read)?;
         if json.bytes() != reader.position() - start {
             // White space was removed, so the ranges have changed.
             return Ok(Self::new(json));
         }
-        let own = |place: Range<usize>| place.start - start..place.end - start;
-        let BlockRanges { kind, text, has_meta } = places;
+        let own = |range: Range<usize>| range.start - start..range.end - start;
+        let BlockRanges { kind, text, has_meta } = ranges;
         Ok(Self { json, kind: kind.map(own), text: text.map(own), has_meta })
     }
 
@@ -96,8 +96,8 @@ impl ContentBlock {
         self.json.tree()
     }
 
-    fn said(&self, place: &Option<Range<usize>>) -> Option<Cow<'_, str>> {
-        Reader::new(self.json.as_str().get(place.clone()?)?).text().ok()
+    fn said(&self, range: &Option<Range<usize>>) -> Option<Cow<'_, str>> {
+        Reader::new(self.json.as_str().get(range.clone()?)?).text().ok()
     }
 
     /// Returns the `type`.

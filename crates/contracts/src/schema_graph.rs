@@ -232,8 +232,8 @@ impl<'s> Building<'s> {
                 self.node(schema, resolver, below(&path, &[key(name), key(own)]));
             }
         }
-        if let Some(place) = self.nodes.get_mut(index) {
-            *place = node;
+        if let Some(entry) = self.nodes.get_mut(index) {
+            *entry = node;
         }
     }
 

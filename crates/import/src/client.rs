@@ -22,7 +22,7 @@ pub enum Client {
 impl Client {
     /// Returns the paths that are tried, in this order, if no file is specified.
     #[must_use]
-    pub fn places(self) -> Vec<PathBuf> {
+    pub fn default_paths(self) -> Vec<PathBuf> {
         let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
         match self {
             Self::Claude => vec![PathBuf::from(".mcp.json"), home.join(".claude.json")],

@@ -24,9 +24,9 @@ pub(crate) struct Keeper<'k> {
 
 /// Returns the notice of a literal secret that a variable replaces.
 #[must_use]
-pub fn not_copied(server: &str, place: &str, variable: &str) -> String {
+pub fn not_copied(server: &str, setting: &str, variable: &str) -> String {
     format!(
-        "servers.{server}: {place} holds a literal secret, which was not copied; set the variable {variable} for Toolbooth"
+        "servers.{server}: {setting} holds a literal secret, which was not copied; set the variable {variable} for Toolbooth"
     )
 }
 
@@ -54,8 +54,8 @@ fn around(text: &str) -> String {
 }
 
 impl Keeper<'_> {
-    fn add_notice(&mut self, place: &str, variable: &str) {
-        self.notices.push(not_copied(self.server, place, variable));
+    fn add_notice(&mut self, setting: &str, variable: &str) {
+        self.notices.push(not_copied(self.server, setting, variable));
     }
 
     /// Whether a text is a placeholder, such as `${TOKEN}` or `Bearer ${TOKEN}`. One with a default
@@ -118,14 +118,14 @@ impl Keeper<'_> {
         let mut flag: Option<String> = None;
         let mut out = Vec::with_capacity(arguments.len());
         for (index, argument) in arguments.into_iter().enumerate() {
-            let place = format!("args[{index}]");
+            let setting = format!("args[{index}]");
             let kept = match flag.take() {
                 Some(name) if !argument.starts_with('-') && self.is_secret(&name, &argument) => {
                     let variable = variable(&[self.server, &name]);
-                    self.add_notice(&place, &variable);
+                    self.add_notice(&setting, &variable);
                     format!("${{{variable}}}")
                 }
-                _ => self.worded(&place, &argument),
+                _ => self.worded(&setting, &argument),
             };
             if kept.starts_with('-') && !kept.contains(['=', ' ']) {
                 flag = Some(kept.trim_start_matches('-').to_owned());
@@ -137,7 +137,7 @@ impl Keeper<'_> {
 
     /// Replaces secrets in a text of words by variables. Words may be `NAME=value`, `--name=value`,
     /// `Name: value`, or follow a flag.
-    pub(crate) fn worded(&mut self, place: &str, text: &str) -> String {
+    pub(crate) fn worded(&mut self, setting: &str, text: &str) -> String {
         let mut out = String::with_capacity(text.len());
         let mut rest = text;
         let mut before: Option<String> = None;
@@ -159,7 +159,7 @@ impl Keeper<'_> {
                     ) =>
                 {
                     let variable = variable(&[self.server, &name]);
-                    self.add_notice(place, &variable);
+                    self.add_notice(setting, &variable);
                     out.push_str(&format!("{name}{sign}${{{variable}}}"));
                 }
                 (_, Some(name))
@@ -178,7 +178,7 @@ impl Keeper<'_> {
                         rest = "";
                     }
                     let variable = variable(&[self.server, &name]);
-                    self.add_notice(place, &variable);
+                    self.add_notice(setting, &variable);
                     out.push_str(&format!("${{{variable}}}"));
                 }
                 _ => out.push_str(word),
@@ -191,16 +191,16 @@ impl Keeper<'_> {
                 before = Some(name.trim_start_matches('-').to_owned());
             }
         }
-        self.shaped(place, out)
+        self.shaped(setting, out)
     }
 
     /// Replaces a text by a variable if it contains a part that looks like a secret.
-    fn shaped(&mut self, place: &str, text: String) -> String {
+    fn shaped(&mut self, setting: &str, text: String) -> String {
         if Self::is_placeholder(&text) || self.shapes.recognise(&text).is_none() {
             return text;
         }
-        let variable = variable(&[self.server, place]);
-        self.add_notice(place, &variable);
+        let variable = variable(&[self.server, setting]);
+        self.add_notice(setting, &variable);
         format!("${{{variable}}}")
     }
 

@@ -152,12 +152,13 @@ pub fn disabled(client: Client, file: &Path) -> Vec<(String, PathBuf)> {
     for own in files(client, file) {
         let text = read_text(&own.path);
         let Some(object) = parse(&text).ok().and_then(|root| root.object_value()) else { continue };
-        let mut places: Vec<CstObject> = vec![object.clone()];
+        let mut sections: Vec<CstObject> = vec![object.clone()];
         if let (Some(project), Some(known)) = (&own.project, object.object_value("projects")) {
-            places.extend(known.object_value(&project.to_string_lossy()));
+            sections.extend(known.object_value(&project.to_string_lossy()));
         }
         let lists = ["disabledMcpjsonServers", "disabledMcpServers"];
-        let entries = places.iter().flat_map(|place| lists.map(|list| place.array_value(list)));
+        let entries =
+            sections.iter().flat_map(|section| lists.map(|list| section.array_value(list)));
         for name in entries.flatten().flat_map(|entries| texts(&entries)) {
             found.push((name, own.path.clone()));
         }

@@ -247,14 +247,14 @@ pub(crate) fn enter(
         }
     }
     let (own, others): (Vec<&Tree>, Vec<&Tree>) = trees.iter().partition(|tree| tree.own);
-    let place_tree = |tree: &Tree| {
+    let mount_tree = |tree: &Tree| {
         put(root, tree).map_err(|error| (format!("placing `{}`", tree.path.display()), error))
     };
-    others.into_iter().try_for_each(place_tree)?;
+    others.into_iter().try_for_each(mount_tree)?;
     for path in &sandbox_spec.hidden {
         hide(root, path, &own, safe)?;
     }
-    own.into_iter().try_for_each(place_tree)?;
+    own.into_iter().try_for_each(mount_tree)?;
     at("making the working directory", make_folders(root, &beneath(cwd)))?;
     let frozen = MountAttributes { read_only: true, no_devices: true, ..Default::default() };
     at("closing the root", set_one_mount(root, frozen))?;

@@ -81,7 +81,7 @@ pub enum RecordedRulesError {
     #[error(transparent)]
     Window(SettingError),
     /// Rules are not valid; at least one finding.
-    #[error("{}", .0.iter().map(|found| format!("{}: {}", found.place, found.message)).collect::<Vec<_>>().join("; "))]
+    #[error("{}", .0.iter().map(|found| format!("{}: {}", found.location, found.message)).collect::<Vec<_>>().join("; "))]
     Rules(Vec<crate::RuleFinding>),
 }
 

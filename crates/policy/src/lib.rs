@@ -39,6 +39,6 @@ pub use items::ItemPermit;
 pub use pauses::Pauses;
 pub use permit::{AskedCall, Permit};
 pub use rehearse::{Decision, Rehearsed};
-pub use rule_finding::{Place, RuleCode, RuleFinding, RuleSeverity};
+pub use rule_finding::{Location, RuleCode, RuleFinding, RuleSeverity};
 pub use toolset::ToolSet;
 pub use whitelist::Whitelist;

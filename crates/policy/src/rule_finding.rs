@@ -6,7 +6,7 @@ use std::fmt;
 
 /// A location in a file of rules.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
+pub struct Location {
     /// The name of the file.
     pub file: String,
     /// The line, from 1.
@@ -15,7 +15,7 @@ pub struct Place {
     pub column: usize,
 }
 
-impl Place {
+impl Location {
     /// Returns the location of a byte in a text.
     #[must_use]
     pub fn of(file: &str, text: &str, offset: usize) -> Self {
@@ -30,7 +30,7 @@ impl Place {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}:{}", self.file, self.line, self.column)
     }
@@ -152,7 +152,7 @@ pub struct RuleFinding {
     /// The code.
     pub code: RuleCode,
     /// The place.
-    pub place: Place,
+    pub location: Location,
     /// The tool to which the finding is confined, if it is to one.
     pub tool: Option<String>,
     /// The finding, in one sentence.
@@ -163,8 +163,8 @@ pub struct RuleFinding {
 
 impl RuleFinding {
     /// Creates a finding about no single tool, without a correction.
-    pub fn new(code: RuleCode, place: Place, message: impl Into<String>) -> Self {
-        Self { code, place, tool: None, message: message.into(), hint: None }
+    pub fn new(code: RuleCode, location: Location, message: impl Into<String>) -> Self {
+        Self { code, location, tool: None, message: message.into(), hint: None }
     }
 
     /// Returns the finding about a tool.
@@ -182,7 +182,7 @@ impl RuleFinding {
 
 impl fmt::Display for RuleFinding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.place, self.message)?;
+        write!(f, "{}: {}", self.location, self.message)?;
         match &self.hint {
             Some(hint) => write!(f, " ({hint})"),
             None => Ok(()),

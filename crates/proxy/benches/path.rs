@@ -96,7 +96,7 @@ impl Ledger for NoStore {
     async fn record_events(&self, _: Vec<EventBody>) -> Result<(), LedgerError> {
         Ok(())
     }
-    async fn note_uses(&self, _: Vec<(String, String)>) -> Result<(), LedgerError> {
+    async fn record_uses(&self, _: Vec<(String, String)>) -> Result<(), LedgerError> {
         Ok(())
     }
     async fn decide_approval(&self, _: ApprovalVerdict) -> Result<Decided, LedgerError> {

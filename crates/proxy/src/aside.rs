@@ -49,7 +49,7 @@ pub(crate) async fn judge_result<T: Send + 'static>(
 }
 
 async fn judge<T: Send + 'static>(
-    places: &'static Semaphore,
+    permits: &'static Semaphore,
     bytes: usize,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> T {
@@ -57,9 +57,9 @@ async fn judge<T: Send + 'static>(
         return work();
     }
     // Never closed.
-    let place = places.acquire().await;
+    let permit = permits.acquire().await;
     run(move || {
-        let _place = place;
+        let _permit = permit;
         work()
     })
     .await

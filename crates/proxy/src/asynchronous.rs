@@ -24,7 +24,7 @@ use crate::error::KeyRefusal;
 use crate::path::{self, CallOptions, DedupKey};
 use crate::proxy::ToolProxy;
 use crate::redelivered;
-use crate::worker_place::{WorkerPlace, WorkerPlaces};
+use crate::worker_slot::{WorkerSlot, WorkerSlots};
 
 /// How often the queue is asked for calls that other processes have submitted.
 const POLL: Duration = Duration::from_millis(250);
@@ -204,11 +204,11 @@ impl AsyncCalls {
     pub async fn work(&self, at_once: usize, stop: CancellationToken) {
         // As many can wait for an approval as synchronous ones.
         let away_max = self.proxy.state().parts.limits.in_flight_max;
-        let places = WorkerPlaces::new(at_once, away_max);
+        let workers = WorkerSlots::new(at_once, away_max);
         let mut pause = RETRY_FIRST;
         loop {
-            let place = tokio::select! {
-                place = places.take() => place,
+            let worker = tokio::select! {
+                worker = workers.take() => worker,
                 () = stop.cancelled() => return,
             };
             if stop.is_cancelled() {
@@ -227,14 +227,14 @@ impl AsyncCalls {
                     self.proxy.state().queued.spawn(async move {
                         // A call that breaks its worker is left to the next delivery.
                         let running = tokio::spawn({
-                            let (this, place) = (this.clone(), place.clone());
-                            async move { this.run(call, place).await }
+                            let (this, worker) = (this.clone(), worker.clone());
+                            async move { this.run(call, worker).await }
                         });
                         if let Err(error) = running.await {
                             tracing::error!(%error, "a queued call broke its worker");
                         }
                         this.deliveries.end(&name, delivery);
-                        drop(place);
+                        drop(worker);
                     });
                     continue;
                 }
@@ -245,7 +245,7 @@ impl AsyncCalls {
                     pause
                 }
             };
-            drop(place);
+            drop(worker);
             tokio::select! {
                 () = tokio::time::sleep(idle) => (),
                 () = self.handed.notified() => (),
@@ -261,7 +261,7 @@ impl AsyncCalls {
         }
     }
 
-    async fn run(&self, call: QueuedCall, place: WorkerPlace) {
+    async fn run(&self, call: QueuedCall, worker: WorkerSlot) {
         let (caller, call_id) = (call.caller.clone(), call.call_id.clone());
         let result = match serde_json::from_str::<CallRequest>(&call.request) {
             Ok(request) => {
@@ -270,7 +270,7 @@ impl AsyncCalls {
                     let told = format!("its workers ended {DELIVERIES_MAX} times before it did");
                     (ErrorCode::AdapterFailed, told)
                 });
-                let result = self.walk(request, &call, place, given_up).await;
+                let result = self.walk(request, &call, worker, given_up).await;
                 // A temporary lack of capacity, or an unavailable record store, is not an outcome.
                 let passing = result.effect == Effect::NotStarted
                     && result.error.as_ref().is_some_and(|error| {
@@ -314,7 +314,7 @@ impl AsyncCalls {
         &self,
         request: CallRequest,
         call: &QueuedCall,
-        place: WorkerPlace,
+        worker: WorkerSlot,
         mut refusal: Option<(ErrorCode, String)>,
     ) -> ToolResult {
         let (conversation, counterpart) = Conversation::pair(false);
@@ -349,7 +349,7 @@ impl AsyncCalls {
         let options = CallOptions {
             dedup_key,
             refusal,
-            place: Some(place.clone()),
+            worker: Some(worker.clone()),
             ..CallOptions::default()
         };
         let running = self.proxy.run(ToolCall::new(request, caller), conversation, options);
@@ -369,7 +369,7 @@ impl AsyncCalls {
                 Ok(newest) = counterpart.progress.recv() => progress = Some(newest),
                 _ = heartbeat_timer.tick() => {
                     heartbeats = heartbeats.wrapping_add(1);
-                    if place.is_away() && !heartbeats.is_multiple_of(WAITING_HEARTBEAT) {
+                    if worker.is_away() && !heartbeats.is_multiple_of(WAITING_HEARTBEAT) {
                         continue;
                     }
                     let told = progress.take().map(|progress| json!(progress));

@@ -11,15 +11,15 @@ use crate::proxy::ToolProxy;
 /// Hex digits of the seal.
 const SEAL_DIGITS: usize = 32;
 /// Bytes of a place in a listing.
-const PLACE_BYTES_MAX: usize = 8 << 10;
+const POSITION_BYTES_MAX: usize = 8 << 10;
 
 impl ToolProxy {
-    /// Returns a cursor for the place `place` in the listing `listing`.
+    /// Returns a cursor for the place `position` in the listing `listing`.
     #[must_use]
-    pub fn cursor(&self, listing: &str, place: &str) -> String {
-        let mut cursor = self.seal(listing, place);
+    pub fn cursor(&self, listing: &str, position: &str) -> String {
+        let mut cursor = self.seal(listing, position);
         cursor.push('.');
-        HEXLOWER.encode_append(place.as_bytes(), &mut cursor);
+        HEXLOWER.encode_append(position.as_bytes(), &mut cursor);
         cursor
     }
 
@@ -27,17 +27,17 @@ impl ToolProxy {
     /// listing.
     #[must_use]
     pub fn position(&self, listing: &str, cursor: &str) -> Option<String> {
-        let (seal, place) = cursor.split_once('.')?;
-        if place.len() > PLACE_BYTES_MAX * 2 {
+        let (seal, position) = cursor.split_once('.')?;
+        if position.len() > POSITION_BYTES_MAX * 2 {
             return None;
         }
-        let place = unhex(place)?;
+        let position = unhex(position)?;
         // A forged cursor opens only a listing that its caller can read anyway.
-        (self.seal(listing, &place) == seal).then_some(place)
+        (self.seal(listing, &position) == seal).then_some(position)
     }
 
-    fn seal(&self, listing: &str, place: &str) -> String {
-        let digest = self.state().parts.ledger.digester().of_parts(&["cursor", listing, place]);
+    fn seal(&self, listing: &str, position: &str) -> String {
+        let digest = self.state().parts.ledger.digester().of_parts(&["cursor", listing, position]);
         digest.chars().take(SEAL_DIGITS).collect()
     }
 }

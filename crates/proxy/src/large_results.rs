@@ -51,7 +51,7 @@ impl Link {
         let (id, part) = match rest.split_once('/') {
             None => (rest, Part::Block(0)),
             Some((id, "structured")) => (id, Part::Structured),
-            Some((id, place)) => (id, Part::Block(place.parse().ok()?)),
+            Some((id, index)) => (id, Part::Block(index.parse().ok()?)),
         };
         let is_id = !id.is_empty()
             && id.len() <= 64
@@ -61,7 +61,7 @@ impl Link {
 
     fn uri(&self) -> String {
         match self.part {
-            Part::Block(place) => format!("{RESULT_URI}{}/{place}", self.receipt_id),
+            Part::Block(index) => format!("{RESULT_URI}{}/{index}", self.receipt_id),
             Part::Structured => format!("{RESULT_URI}{}/structured", self.receipt_id),
         }
     }
@@ -90,8 +90,8 @@ impl ResultPart {
                 mime_type: "application/json".to_owned(),
                 text: result.structured_content.as_ref()?.as_str().to_owned(),
             }),
-            Part::Block(place) => {
-                let block = result.content.get(place)?;
+            Part::Block(index) => {
+                let block = result.content.get(index)?;
                 Some(Self::of_block(block).unwrap_or_else(|| Self::Other(block.clone())))
             }
         }
@@ -172,7 +172,7 @@ pub(crate) struct Wanted {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Piece {
     pub(crate) text: String,
-    pub(crate) place: String,
+    pub(crate) extent: String,
 }
 
 impl Wanted {
@@ -209,8 +209,8 @@ impl Wanted {
                 start + text.get(start..).and_then(|t| t.chars().next()).map_or(0, char::len_utf8);
         }
         let more = if end < total { format!("; go on with `offset` {end}") } else { String::new() };
-        let place = format!("bytes {start} to {end} of {total}{more}");
-        Ok(Piece { text: text.get(start..end).unwrap_or_default().to_owned(), place })
+        let extent = format!("bytes {start} to {end} of {total}{more}");
+        Ok(Piece { text: text.get(start..end).unwrap_or_default().to_owned(), extent })
     }
 
     fn by_lines(&self, text: &str) -> Result<Piece, PieceError> {
@@ -242,7 +242,7 @@ impl Wanted {
             false => String::new(),
         };
         let last = next.saturating_sub(1);
-        Ok(Piece { text: piece, place: format!("lines {first} to {last} of {total}{more}") })
+        Ok(Piece { text: piece, extent: format!("lines {first} to {last} of {total}{more}") })
     }
 }
 
@@ -298,11 +298,11 @@ impl<'de> Visitor<'de> for Step<'_> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self::Value, A::Error> {
-        let is_place = self.0 == "0" || !self.0.starts_with('0') && !self.0.starts_with('+');
-        let wanted = self.0.parse::<usize>().ok().filter(|_| is_place);
-        let (mut place, mut found) = (0usize, None);
+        let is_index = self.0 == "0" || !self.0.starts_with('0') && !self.0.starts_with('+');
+        let wanted = self.0.parse::<usize>().ok().filter(|_| is_index);
+        let (mut index, mut found) = (0usize, None);
         loop {
-            let read = if wanted == Some(place) {
+            let read = if wanted == Some(index) {
                 let item = items.next_element()?;
                 let is_there = item.is_some();
                 found = item;
@@ -313,7 +313,7 @@ impl<'de> Visitor<'de> for Step<'_> {
             if !read {
                 return Ok(found);
             }
-            place = place.saturating_add(1);
+            index = index.saturating_add(1);
         }
     }
 }
@@ -341,10 +341,10 @@ pub(crate) fn truncate_large_texts(mut result: ToolResult, inline_bytes: usize) 
     // Small blocks among large ones stay whole.
     let whole = PREVIEW_BYTES.min(inline_bytes);
     let mut content = Vec::with_capacity(result.content.len() + 1);
-    for (place, block) in result.content.into_iter().enumerate() {
+    for (index, block) in result.content.into_iter().enumerate() {
         match ResultPart::of_block(&block) {
             Some(ResultPart::Text { mime_type, text }) if text.len() > whole => {
-                let link = Link { receipt_id: receipt_id.clone(), part: Part::Block(place) };
+                let link = Link { receipt_id: receipt_id.clone(), part: Part::Block(index) };
                 let shown = text.get(..boundary(&text, whole)).unwrap_or_default();
                 let rest = text.len() - shown.len();
                 let uri = link.uri();

@@ -39,7 +39,7 @@ mod tool_stages;
 mod trail;
 mod view;
 mod view_cache;
-mod worker_place;
+mod worker_slot;
 mod world;
 mod worlds;
 
@@ -53,7 +53,7 @@ pub use limits::{Limits, OutputRule};
 pub use operations::Operations;
 pub use orders::{ORDERS_AGE_MAX, ORDERS_EVERY, secret_digest, stored_pauses};
 pub use own_tools::{READ_RESULT, SEARCH_TOOLS, own_tools};
-pub use path::StageNote;
+pub use path::StageReport;
 pub use payload_retention::{Intent, PayloadRetention, Results};
 pub use pins::{FirstListing, FirstUse, InMemoryPins, PinStore, Pinned, PinnedTool};
 pub use plan::check_plan;

@@ -143,11 +143,11 @@ impl OwnTools {
         match kept {
             ResultPart::Text { text, .. } => {
                 // A large text takes long, and other calls must be answered meanwhile.
-                let _place = self.reading.acquire().await.map_err(|error| error.to_string())?;
+                let _permit = self.reading.acquire().await.map_err(|error| error.to_string())?;
                 let reading = tokio::task::spawn_blocking(move || wanted.of(&text));
                 let piece = reading.await.map_err(|_| "the result cannot be read".to_owned())?;
                 let piece = piece.map_err(|error| error.to_string())?;
-                Ok(blocks(vec![ContentBlock::text(piece.text), ContentBlock::text(piece.place)]))
+                Ok(blocks(vec![ContentBlock::text(piece.text), ContentBlock::text(piece.extent)]))
             }
             ResultPart::Blob { mime_type, base64 } => {
                 let kind = if mime_type.starts_with("audio/") { "audio" } else { "image" };

@@ -112,8 +112,8 @@ async fn run(
                 let results: HashMap<&str, Option<&Value>> = steps
                     .iter()
                     .enumerate()
-                    .filter_map(|(place, step)| {
-                        let (report, result) = done.get(&place)?;
+                    .filter_map(|(index, step)| {
+                        let (report, result) = done.get(&index)?;
                         report.success.then_some((step.step.id.as_str(), result.as_ref()))
                     })
                     .collect();
@@ -266,12 +266,12 @@ fn checked(plan: Plan, steps_max: usize) -> Result<Vec<Step>, InvalidPlan> {
         let message = format!("a plan has at most {steps_max} steps, this one has {}", steps.len());
         return Err(invalid(None, message));
     }
-    let mut places: HashMap<String, usize> = HashMap::new();
+    let mut indexes: HashMap<String, usize> = HashMap::new();
     for (at, step) in steps.iter().enumerate() {
         if step.id.trim().is_empty() {
             return Err(invalid(None, format!("step {at} has a blank id")));
         }
-        if places.insert(step.id.clone(), at).is_some() {
+        if indexes.insert(step.id.clone(), at).is_some() {
             return Err(invalid(Some(&step.id), format!("two steps have the id `{}`", step.id)));
         }
     }
@@ -279,11 +279,11 @@ fn checked(plan: Plan, steps_max: usize) -> Result<Vec<Step>, InvalidPlan> {
     for step in &steps {
         let mut own = BTreeSet::new();
         for need in &step.needs {
-            let Some(place) = places.get(need) else {
+            let Some(index) = indexes.get(need) else {
                 let message = format!("step `{}` needs `{need}`, which is no step", step.id);
                 return Err(invalid(Some(&step.id), message));
             };
-            own.insert(*place);
+            own.insert(*index);
         }
         needs.push(own);
     }
@@ -292,8 +292,8 @@ fn checked(plan: Plan, steps_max: usize) -> Result<Vec<Step>, InvalidPlan> {
         let from = references(&Value::Object(step.args.clone()))
             .map_err(|wrong| invalid(Some(&step.id), format!("step `{}`: {wrong}", step.id)))?;
         for from in from {
-            let known = places.get(&from);
-            if !known.is_some_and(|place| all.get(at).is_some_and(|needs| needs.contains(place))) {
+            let known = indexes.get(&from);
+            if !known.is_some_and(|index| all.get(at).is_some_and(|needs| needs.contains(index))) {
                 let message = format!(
                     "step `{}` refers to `{from}`, which it does not need; add it to `needs`",
                     step.id
@@ -339,7 +339,7 @@ fn transitive(
         let wider: Vec<BTreeSet<usize>> = all
             .iter()
             .map(|own| {
-                let further = own.iter().filter_map(|place| all.get(*place)).flatten().copied();
+                let further = own.iter().filter_map(|index| all.get(*index)).flatten().copied();
                 own.iter().copied().chain(further).collect()
             })
             .collect();

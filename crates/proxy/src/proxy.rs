@@ -16,7 +16,7 @@ use toolbooth_contracts::{Conversation, ToolCall, ToolResult};
 use crate::argument_rules::ArgumentRules;
 use crate::inline_task::InlineTask;
 use crate::own_tools::OwnTools;
-use crate::path::{self, CallOptions, StageNote, Walked};
+use crate::path::{self, CallOptions, StageReport, Walked};
 use crate::requests::{
     self, RequestError, ResourceUpdate, ServerRequest, SubscribeRequest, Subscription,
     UpstreamEntry,
@@ -86,10 +86,10 @@ impl ToolProxy {
         &self,
         call: ToolCall,
         conversation: Conversation,
-    ) -> (ToolResult, Vec<StageNote>) {
+    ) -> (ToolResult, Vec<StageReport>) {
         let options = CallOptions { explain: true, ..CallOptions::default() };
         let walked = self.run(call, conversation, options).await;
-        (walked.result, walked.notes)
+        (walked.result, walked.reports)
     }
 
     /// Runs one call with these options, in a task of its own.
@@ -124,7 +124,7 @@ impl ToolProxy {
                 // Executors are caught one level below; this is a fault of the proxy itself.
                 tracing::error!(%error, "a call ended without an outcome");
                 let result = path::broken(tool_id, call_id);
-                Walked { result, world: None, notes: Vec::new() }
+                Walked { result, world: None, reports: Vec::new() }
             }
         }
     }
@@ -161,10 +161,13 @@ impl ToolProxy {
         call_id: String,
         task: impl Future<Output = Result<T, RequestError>> + Send + 'static,
     ) -> Result<T, RequestError> {
-        self.0.tasks.spawn(task).await.unwrap_or_else(|error| {
-            tracing::error!(%error, "a request ended without an outcome");
-            Err(RequestError::broken(call_id))
-        })
+        match self.0.tasks.spawn(task).await {
+            Ok(done) => done,
+            Err(error) => {
+                tracing::error!(%error, "a request ended without an outcome");
+                Err(RequestError::broken(call_id))
+            }
+        }
     }
 
     /// Returns the resource updates of all servers and for all callers, from now on. A receiver that
@@ -227,7 +230,7 @@ impl ToolProxy {
         if removed > 0 {
             tracing::warn!(removed, "agent logs were removed, since space for records runs short");
         }
-        self.0.note_key_uses().await;
+        self.0.record_key_uses().await;
         self.0.record_gap().await;
         self.0.record_counted_refusals(false).await;
         self.checkpoint(due).await
@@ -278,7 +281,7 @@ impl ToolProxy {
             tracing::warn!(calls = self.0.queued.len(), "queued calls are left to the next worker");
         }
         self.0.parts.executors.close().await;
-        self.0.note_key_uses().await;
+        self.0.record_key_uses().await;
         self.0.record_gap().await;
         self.0.record_counted_refusals(true).await;
         self.0.parts.ledger.close(self.0.parts.clock.now()).await

@@ -217,12 +217,12 @@ impl ProxyState {
     }
 
     /// Stores when keys were used last.
-    pub(crate) async fn note_key_uses(&self) {
+    pub(crate) async fn record_key_uses(&self) {
         let uses = self.orders.take_uses();
         if uses.is_empty() {
             return;
         }
-        if let Err(error) = self.parts.ledger.note_uses(uses).await {
+        if let Err(error) = self.parts.ledger.record_uses(uses).await {
             tracing::debug!(%error, "the last uses of keys are not stored");
         }
     }

@@ -162,9 +162,9 @@ impl View {
     /// As [`View::search`], on a thread that runs no calls; few searches run at once. `None` if the process ends.
     pub async fn search_aside(self, query: String, limit: usize) -> Option<Vec<Visible>> {
         // A search goes on where its caller has given up, and keeps its place.
-        let place = SEARCHES.acquire().await.ok()?;
+        let permit = SEARCHES.acquire().await.ok()?;
         let found = aside::run(move || {
-            let _place = place;
+            let _permit = permit;
             self.search(&query, limit)
         });
         Some(found.await)
@@ -212,9 +212,9 @@ impl View {
         after: Option<&str>,
         limit: usize,
     ) -> (Vec<VisibleItem>, Option<String>) {
-        let from = match after.map(place) {
+        let from = match after.map(page_end) {
             None => None,
-            Some(Some(place)) => Some(place),
+            Some(Some(page_end)) => Some(page_end),
             Some(None) => return (Vec::new(), None),
         };
         let (mut found, mut last) = (Vec::new(), None);
@@ -323,7 +323,7 @@ impl View {
 }
 
 /// Parses a place into the server and the key that a page ended with.
-fn place(text: &str) -> Option<(&str, &str)> {
+fn page_end(text: &str) -> Option<(&str, &str)> {
     let (length, rest) = text.split_once(':')?;
     rest.split_at_checked(length.parse().ok()?)
 }

@@ -68,7 +68,7 @@ mock! {
         async fn settle(&self, settlement: Arc<Settlement>) -> Result<Arc<Receipt>, LedgerError>;
         async fn refuse(&self, refusal: Refusal) -> Result<(), LedgerError>;
         async fn record_events(&self, events: Vec<EventBody>) -> Result<(), LedgerError>;
-        async fn note_uses(&self, uses: Vec<(String, String)>) -> Result<(), LedgerError>;
+        async fn record_uses(&self, uses: Vec<(String, String)>) -> Result<(), LedgerError>;
         async fn decide_approval(&self, verdict: ApprovalVerdict) -> Result<Decided, LedgerError>;
         async fn order(&self, order: OrderRequest) -> Result<Ordered, LedgerError>;
         async fn renew(&self, at: Moment) -> Result<(), LedgerError>;

@@ -56,7 +56,7 @@ pub struct InvalidLock {
     /// The error as a sentence.
     pub message: String,
     /// Line and column, from 1, if they are known.
-    pub place: Option<(usize, usize)>,
+    pub location: Option<(usize, usize)>,
 }
 
 impl std::fmt::Display for InvalidLock {

@@ -346,12 +346,12 @@ mod tests {
             let root = if web { "https://host/" } else { "file:///" };
             let uri = format!("{root}{}", segments.join("/"));
             prop_assert!(is_normal(&uri), "{}", uri);
-            let place = at % segments.len();
+            let index = at % segments.len();
             let mut odd = segments.clone();
-            let own = odd[place].clone();
+            let own = odd[index].clone();
             let (head, last) = own.split_at(own.len() - 1);
             let code = last.as_bytes()[0];
-            odd[place] = match how {
+            odd[index] = match how {
                 0 => format!("x/../{own}"),
                 1 => format!("./{own}"),
                 2 => format!("x/%2E%2e/{own}"),

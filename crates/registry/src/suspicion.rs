@@ -215,8 +215,8 @@ fn in_text(text: &str) -> Vec<(SuspicionKind, String)> {
             white = 0;
         }
     }
-    // Each run of white space becomes one blank; `places` has the original place of each byte.
-    let (mut lowered, mut places) = (String::new(), Vec::new());
+    // Each run of white space becomes one blank; `indexes` has the original place of each byte.
+    let (mut lowered, mut indexes) = (String::new(), Vec::new());
     for (index, character) in characters.iter().enumerate() {
         let folded = if character.is_whitespace() {
             if lowered.ends_with(' ') {
@@ -226,12 +226,12 @@ fn in_text(text: &str) -> Vec<(SuspicionKind, String)> {
         } else {
             character.to_lowercase().next().unwrap_or(*character)
         };
-        places.extend(std::iter::repeat_n(index, folded.len_utf8()));
+        indexes.extend(std::iter::repeat_n(index, folded.len_utf8()));
         lowered.push(folded);
     }
     for phrase in HIDDEN {
         if let Some(at) = lowered.find(phrase) {
-            tell(SuspicionKind::HiddenInstruction, places.get(at).copied().unwrap_or(0));
+            tell(SuspicionKind::HiddenInstruction, indexes.get(at).copied().unwrap_or(0));
         }
     }
     found
@@ -285,13 +285,13 @@ pub fn of_document(document: &Map<String, Value>) -> Vec<Suspicion> {
             }
             Value::Array(arguments) if key == "arguments" => {
                 for (index, argument) in arguments.iter().enumerate() {
-                    let place = format!("{key}/{index}");
+                    let field = format!("{key}/{index}");
                     if let Some(name) = argument.get("name").and_then(Value::as_str) {
-                        scan.name(name, &format!("{place}/name"));
+                        scan.name(name, &format!("{field}/name"));
                     }
                     if let Some(members) = argument.as_object() {
                         for (member, value) in members.iter().filter(|(own, _)| *own != "name") {
-                            scan.value(value, &format!("{place}/{member}"), &mut Vec::new(), false);
+                            scan.value(value, &format!("{field}/{member}"), &mut Vec::new(), false);
                         }
                     }
                 }
@@ -311,20 +311,20 @@ fn plain_name(name: &str) -> bool {
 struct Scan(Vec<Suspicion>);
 
 impl Scan {
-    fn push(&mut self, kind: SuspicionKind, place: &str, shown: String) {
+    fn push(&mut self, kind: SuspicionKind, field: &str, shown: String) {
         if self.0.len() < FINDINGS_MAX {
-            self.0.push(Suspicion { kind, place: visible(place), shown });
+            self.0.push(Suspicion { kind, place: visible(field), shown });
         }
     }
 
-    fn text(&mut self, text: &str, place: &str) {
+    fn text(&mut self, text: &str, field: &str) {
         for (kind, shown) in in_text(text) {
-            self.push(kind, place, shown);
+            self.push(kind, field, shown);
         }
     }
 
-    fn name(&mut self, name: &str, place: &str) {
-        self.text(name, place);
+    fn name(&mut self, name: &str, field: &str) {
+        self.text(name, field);
         if disguised(name) {
             let codes: Vec<String> = name
                 .chars()
@@ -333,7 +333,7 @@ impl Scan {
                 .map(|c| format!("U+{:04X}", u32::from(c)))
                 .collect();
             let shown = format!("`{}` has {}", visible(name), codes.join(" "));
-            self.push(SuspicionKind::ConfusableName, place, shown);
+            self.push(SuspicionKind::ConfusableName, field, shown);
         }
     }
 

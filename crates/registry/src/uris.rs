@@ -50,12 +50,12 @@ impl ResourceUris {
     /// Maps the URI of a `resource_link` or embedded `resource` block to its form on the wire.
     /// Other blocks stay unchanged.
     pub fn map_block(&self, server: &str, block: &mut Value) {
-        let place = match block.get("type").and_then(Value::as_str) {
+        let target = match block.get("type").and_then(Value::as_str) {
             Some("resource_link") => block.get_mut("uri"),
             Some("resource") => block.get_mut("resource").and_then(|own| own.get_mut("uri")),
             _ => None,
         };
-        if let Some(Value::String(uri)) = place {
+        if let Some(Value::String(uri)) = target {
             *uri = self.to_wire(server, uri);
         }
     }

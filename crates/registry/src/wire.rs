@@ -161,20 +161,20 @@ impl WireNames {
             candidates.filter(|one| !self.given.names.contains_key(one.id)).collect();
         let mut wanted: HashMap<String, usize> = HashMap::new();
         for bare in fresh.iter().filter_map(|one| one.bare) {
-            *wanted.entry(short(bare)).or_default() += 1;
+            *wanted.entry(short_name(bare)).or_default() += 1;
         }
         // Ids that are valid names come first and keep themselves; the others follow in a stable
         // order.
-        fresh.sort_unstable_by_key(|one| (short(one.id) != *one.id, one.id));
+        fresh.sort_unstable_by_key(|one| (short_name(one.id) != *one.id, one.id));
         for one in fresh {
             let base = match (self.prefix, one.bare) {
-                (Prefix::Never, Some(bare)) => short(bare),
+                (Prefix::Never, Some(bare)) => short_name(bare),
                 (Prefix::Conflict, Some(bare)) => {
-                    let bare = short(bare);
+                    let bare = short_name(bare);
                     let alone = wanted.get(&bare) == Some(&1) && next.is_free(&bare, one.id);
-                    if alone { bare } else { short(one.id) }
+                    if alone { bare } else { short_name(one.id) }
                 }
-                _ => short(one.id),
+                _ => short_name(one.id),
             };
             let name = next.free_name(&base, one.id);
             next.given.ever.insert(name.clone(), one.id.to_owned());
@@ -223,7 +223,7 @@ impl WireNames {
 
 /// The short name of an id, before collisions are resolved.
 #[must_use]
-pub fn short(id: &str) -> String {
+pub fn short_name(id: &str) -> String {
     let mut name: String = id
         .chars()
         .map(|c| if c.is_ascii_alphanumeric() || matches!(c, '_' | '-') { c } else { '_' })
@@ -324,7 +324,7 @@ mod tests {
         let names = WireNames::default().with(plain(&["a.b"]));
         assert_eq!(names.tool_id("a_b"), "a.b");
         assert_eq!(names.tool_id("a.b"), "a.b");
-        assert_eq!(short("9lives"), "_9lives");
+        assert_eq!(short_name("9lives"), "_9lives");
     }
 
     fn fits(name: &str) -> bool {

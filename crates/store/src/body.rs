@@ -15,7 +15,7 @@ pub(crate) fn unpack(text: String, packed: Option<Vec<u8>>) -> Result<String, Un
         None => Ok(text),
         Some(_) if !text.is_empty() => Err(Unreadable::of("it is stored in two forms")),
         Some(packed) if packed.first() == Some(&ZSTD) => decompress(&packed),
-        Some(short) => packing::unpack(&short),
+        Some(packed) => packing::unpack(&packed),
     }
 }
 

@@ -53,8 +53,8 @@ pub(crate) fn push_hex(bytes: &[u8], out: &mut Vec<u8>) {
 
 /// Writes the bytes of a UUID as its text.
 pub(crate) fn push_uuid(bytes: &[u8], out: &mut Vec<u8>) {
-    for (place, byte) in bytes.iter().enumerate() {
-        if matches!(place, 4 | 6 | 8 | 10) {
+    for (index, byte) in bytes.iter().enumerate() {
+        if matches!(index, 4 | 6 | 8 | 10) {
             out.push(b'-');
         }
         push_hex(&[*byte], out);

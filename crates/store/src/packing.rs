@@ -18,7 +18,7 @@ use crate::{Unreadable, unwritable};
 /// First byte: the record follows unchanged.
 const PLAIN: u8 = 0;
 /// First byte: the encoded record follows.
-const SHORT: u8 = 1;
+const ENCODED: u8 = 1;
 /// First byte: the encoded record follows, compressed with zstd.
 const PACKED: u8 = 2;
 
@@ -194,13 +194,13 @@ static WORD_NUMBERS: LazyLock<Numbers> = LazyLock::new(|| Numbers::of(&WORDS));
 
 /// Encodes the text of a record for storage.
 pub(crate) fn pack(text: &str) -> Result<Vec<u8>, LedgerError> {
-    let Some(short) = shorten(text.as_bytes()) else {
+    let Some(encoded) = encode(text.as_bytes()) else {
         return Ok([&[PLAIN], text.as_bytes()].concat());
     };
-    if short.len() < LARGE {
-        return Ok(short);
+    if encoded.len() < LARGE {
+        return Ok(encoded);
     }
-    let body = short.get(1..).unwrap_or_default();
+    let body = encoded.get(1..).unwrap_or_default();
     let packed = compress(body).map_err(unwritable)?;
     Ok([&[PACKED], packed.as_slice()].concat())
 }
@@ -222,13 +222,13 @@ fn compress(body: &[u8]) -> std::io::Result<Vec<u8>> {
 }
 
 /// Encodes a text. `None` if it has bytes below 0x20, which would be read as tags.
-fn shorten(text: &[u8]) -> Option<Vec<u8>> {
+fn encode(text: &[u8]) -> Option<Vec<u8>> {
     if text.iter().fold(false, |found, byte| found | (*byte < 0x20)) {
         return None;
     }
     let (names, words) = (&*NAME_NUMBERS, &*WORD_NUMBERS);
     let mut out = Vec::with_capacity(text.len() + 1);
-    out.push(SHORT);
+    out.push(ENCODED);
     let mut rest = text;
     // Reads the text between two quotation marks. Escaped marks need no special treatment, since
     // every substitution is reversed exactly.
@@ -298,14 +298,14 @@ pub(crate) fn unpack(stored: &[u8]) -> Result<String, Unreadable> {
     let damaged = |what: &str| Unreadable::of(what);
     let bytes = match stored.split_first() {
         Some((&PLAIN, text)) => text.to_vec(),
-        Some((&SHORT, short)) => lengthen(short).ok_or_else(|| damaged("it is cut off"))?,
+        Some((&ENCODED, encoded)) => decode(encoded).ok_or_else(|| damaged("it is cut off"))?,
         Some((&PACKED, packed)) => {
             let size = zstd::bulk::Decompressor::upper_bound(packed).unwrap_or(TEXT_MAX);
             if size > TEXT_MAX {
                 return Err(damaged("it says that it is larger than any record"));
             }
-            let short = zstd::bulk::decompress(packed, size).map_err(Unreadable::of)?;
-            lengthen(&short).ok_or_else(|| damaged("it is cut off"))?
+            let encoded = zstd::bulk::decompress(packed, size).map_err(Unreadable::of)?;
+            decode(&encoded).ok_or_else(|| damaged("it is cut off"))?
         }
         _ => return Err(damaged("it is in no form that is known")),
     };
@@ -317,9 +317,9 @@ pub(crate) fn read<T: serde::de::DeserializeOwned>(stored: &[u8]) -> Result<T, U
     serde_json::from_str(&unpack(stored)?).map_err(Unreadable::of)
 }
 
-fn lengthen(short: &[u8]) -> Option<Vec<u8>> {
-    let mut out = Vec::with_capacity(short.len().min(TEXT_MAX) * 2);
-    let mut rest = short;
+fn decode(encoded: &[u8]) -> Option<Vec<u8>> {
+    let mut out = Vec::with_capacity(encoded.len().min(TEXT_MAX) * 2);
+    let mut rest = encoded;
     while let Some(at) = rest.iter().position(|byte| *byte < 0x20) {
         let (plain, coded) = rest.split_at(at);
         out.extend_from_slice(plain);
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn records_are_shorter_and_come_back_byte_for_byte() {
+    fn packed_records_are_smaller_and_come_back_byte_for_byte() {
         let digest = "00ff".repeat(16);
         let id = "01985b6e-7c1a-7e2b-9f00-0123456789ab";
         let event = format!(

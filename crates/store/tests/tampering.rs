@@ -141,12 +141,12 @@ async fn every_column_that_is_changed_and_every_row_that_is_added_or_removed_is_
     let sound = verify::store(&SqliteReads::open(&original).unwrap(), known()).await.unwrap();
     assert!(sound.ok, "{sound:?}");
     let all = tamperings(&connection);
-    let place = tempfile::tempdir().unwrap();
+    let copies = tempfile::tempdir().unwrap();
     let (mut unseen, mut tried, mut covered) = (Vec::new(), 0, BTreeSet::new());
     let mut blinded = Vec::new();
     for (number, tampering) in all.iter().enumerate() {
         let Tampering { table, column, what, sql, values } = tampering;
-        let copy = place.path().join(format!("{number}.db"));
+        let copy = copies.path().join(format!("{number}.db"));
         connection.execute("VACUUM INTO ?1", [copy.to_str().unwrap()]).unwrap();
         let changing = Connection::open(&copy).unwrap();
         changing.pragma_update(None, "writable_schema", true).unwrap();
@@ -167,7 +167,7 @@ async fn every_column_that_is_changed_and_every_row_that_is_added_or_removed_is_
             }
         }
         for suffix in ["", "-wal", "-shm"] {
-            let _ = std::fs::remove_file(place.path().join(format!("{number}.db{suffix}")));
+            let _ = std::fs::remove_file(copies.path().join(format!("{number}.db{suffix}")));
         }
     }
     let excused = |table: &str, column: &str| {
@@ -216,7 +216,7 @@ async fn damaged_rows_are_named_and_the_others_are_listed_and_verified() {
              AND place NOT IN (SELECT place FROM milestones)",
     );
     let log = first("SELECT min(place) FROM agent_logs");
-    let place = tempfile::tempdir().unwrap();
+    let copies = tempfile::tempdir().unwrap();
     for (number, (damage, row, lost)) in [
         (
             "UPDATE receipts SET body = x'00' WHERE id = 'receipt-a'",
@@ -247,11 +247,11 @@ async fn damaged_rows_are_named_and_the_others_are_listed_and_verified() {
     .into_iter()
     .enumerate()
     {
-        let copy = place.path().join(format!("{number}.db"));
+        let copy = copies.path().join(format!("{number}.db"));
         connection.execute("VACUUM INTO ?1", [copy.to_str().unwrap()]).unwrap();
         // The search index is filled before the damage.
-        std::fs::create_dir(place.path().join(format!("{number}"))).unwrap();
-        let own = place.path().join(format!("{number}")).join(DATABASE);
+        std::fs::create_dir(copies.path().join(format!("{number}"))).unwrap();
+        let own = copies.path().join(format!("{number}")).join(DATABASE);
         std::fs::rename(copy, &own).unwrap();
         listed(&SqliteReads::open(&own).unwrap()).await;
         assert_eq!(Connection::open(&own).unwrap().execute(damage, []).unwrap(), 1, "{damage}");
@@ -319,12 +319,12 @@ async fn searched(database: &Path) -> Vec<String> {
 }
 
 /// Copies the database, its index and its key.
-fn copy_of(folder: &Path, place: &Path) -> PathBuf {
-    std::fs::create_dir(place).unwrap();
+fn copy_of(folder: &Path, target: &Path) -> PathBuf {
+    std::fs::create_dir(target).unwrap();
     for file in [DATABASE, "lookup.db", "digest.key"] {
-        std::fs::copy(folder.join(file), place.join(file)).unwrap();
+        std::fs::copy(folder.join(file), target.join(file)).unwrap();
     }
-    place.join(DATABASE)
+    target.join(DATABASE)
 }
 
 #[tokio::test]
@@ -334,7 +334,7 @@ async fn every_row_of_the_index_that_is_changed_is_found_and_no_search_is_led_as
         sqlite::open(folder.path(), writer, SqliteOptions::default(), &moment(at)).unwrap()
     };
     every_kind_of_row(open).await;
-    let place = tempfile::tempdir().unwrap();
+    let target = tempfile::tempdir().unwrap();
     let (mut tried, mut covered) = (0, BTreeSet::new());
     for tables_tried in [&["tail", "names", "ends", "seal"][..], &["blocks", "ids"]] {
         if tables_tried.contains(&"blocks") {
@@ -364,7 +364,7 @@ async fn every_row_of_the_index_that_is_changed_is_found_and_no_search_is_led_as
             }
         });
         for Tampering { table, column, what, sql, values } in all {
-            let own = place.path().join(tried.to_string());
+            let own = target.path().join(tried.to_string());
             let database = copy_of(folder.path(), &own);
             let changing = Connection::open(own.join("lookup.db")).unwrap();
             let changed = changing.execute(&sql, rusqlite::params_from_iter(values));

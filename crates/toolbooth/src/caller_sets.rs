@@ -78,13 +78,13 @@ pub(crate) fn rights(config: &Config) -> Result<CallerSets<CallerRights>, Failur
 }
 
 /// Returns a budget in the micro-units of the records.
-pub(crate) fn budget(budgets: &config::Budgets, place: &str) -> Result<Budget, Failure> {
+pub(crate) fn budget(budgets: &config::Budgets, setting: &str) -> Result<Budget, Failure> {
     let units = |name: &str, given: Option<f64>| match given {
         // `as` saturates, which is no limit in effect.
         Some(units) if units >= 0.0 => Ok(Some((units * UNIT as f64).round() as u64)),
         None => Ok(None),
         Some(units) => Err(Failure::configuration(format!("{units} is no number of units"))
-            .at(format!("{place}.{name}"))
+            .at(format!("{setting}.{name}"))
             .hint("give a number of at least 0")),
     };
     let budget = Budget {
@@ -93,7 +93,7 @@ pub(crate) fn budget(budgets: &config::Budgets, place: &str) -> Result<Budget, F
     };
     if budget.daily.is_none() && budget.daily_per_epic.is_some() {
         return Err(Failure::configuration("`daily_per_epic` needs `daily`")
-            .at(format!("{place}.daily_per_epic"))
+            .at(format!("{setting}.daily_per_epic"))
             .hint("an agent can claim a new epic for each call; only `daily` bounds them all"));
     }
     Ok(budget)

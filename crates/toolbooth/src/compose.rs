@@ -122,7 +122,7 @@ impl Runtime {
 
     /// Renews the lease, finds lost writers, and publishes a new checkpoint.
     pub(crate) async fn maintain(&self) -> Result<(), Failure> {
-        self.note_refusals().await;
+        self.record_refusals().await;
         let loaded = &self.offline.loaded;
         let note = self
             .proxy
@@ -190,7 +190,7 @@ impl Runtime {
     }
 
     /// Records the tools that the registry file has replaced.
-    pub(crate) async fn note_replaced(&self, replaced: &[(ToolId, Source)]) {
+    pub(crate) async fn record_replaced(&self, replaced: &[(ToolId, Source)]) {
         for (id, source) in replaced {
             let facts = json!({ "tool": id, "was": source.to_string(), "now": "file" });
             self.record_event(AuditEventKind::ToolReplaced, facts).await;
@@ -199,7 +199,7 @@ impl Runtime {
 
     /// Records the tools that were pinned at first use, and the quarantined tools with their reasons.
     pub(crate) async fn record_discovered(&self) {
-        self.note_first_uses().await;
+        self.record_first_uses().await;
         for quarantined in self.offline.catalogue.take_quarantined() {
             let facts = json!({
                 "tool": quarantined.tool_id,
@@ -212,7 +212,7 @@ impl Runtime {
 
     /// Records the tools and items that are pinned but not recorded yet. These include pins of this process
     /// and pins that it found in the file.
-    async fn note_first_uses(&self) {
+    async fn record_first_uses(&self) {
         let _held = self.recording_pins.lock().await;
         let firsts = self.offline.catalogue.take_first_uses();
         let is_found = match &self.offline.worlds.now().approvals().lock {
@@ -258,14 +258,14 @@ impl Runtime {
                 event.facts = facts.as_object().cloned();
                 event
             };
-            let noted = self.proxy.record_events(some.iter().map(event).collect()).await;
-            noted.map_err(|error| Failure::store(error.to_string()))?;
+            let recorded = self.proxy.record_events(some.iter().map(event).collect()).await;
+            recorded.map_err(|error| Failure::store(error.to_string()))?;
         }
         file.change(true, |kept| kept.mark_recorded(&pins)).map(drop)
     }
 
     /// Records the connections that were refused to processes that do not belong to a single call.
-    async fn note_refusals(&self) {
+    async fn record_refusals(&self) {
         for (source, execution_log) in &self.offline.refusals {
             for refusal in execution_log.take().egress {
                 let mut facts = serde_json::to_value(refusal).unwrap_or_default();
@@ -279,8 +279,8 @@ impl Runtime {
 
     /// Settles the running calls and closes the store.
     pub(crate) async fn shut_down(&self) -> Result<(), Failure> {
-        self.note_refusals().await;
-        self.note_first_uses().await;
+        self.record_refusals().await;
+        self.record_first_uses().await;
         remember_names(&self.offline);
         let grace = self.offline.loaded.config.proxy.shutdown_grace_ms.unwrap_or(10_000);
         let ended = self.proxy.shut_down(Duration::from_millis(grace)).await;

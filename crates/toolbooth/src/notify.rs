@@ -143,14 +143,14 @@ pub(crate) fn notifier(
 
 impl ApprovalNotifier for Notifier {
     fn requested(&self, notice: ApprovalNotice) {
-        let Some(place) = self.place(&notice.caller) else {
+        let Some(slot) = self.take_slot(&notice.caller) else {
             let id = notice.approval_id;
             tracing::warn!(approval.id = id, "too many notifications wait; this one is dropped");
             return;
         };
         let (target, at_once) = (Arc::clone(&self.target), Arc::clone(&self.at_once));
         self.tasks.spawn(async move {
-            let _place = place;
+            let _slot = slot;
             let Ok(_turn) = at_once.acquire().await else { return };
             let id = notice.approval_id.clone();
             let document = json!({
@@ -170,12 +170,12 @@ impl ApprovalNotifier for Notifier {
 }
 
 /// The place of a notification that is not delivered yet.
-struct Place {
+struct QueueSlot {
     caller: String,
     waiting: Arc<Mutex<BTreeMap<String, usize>>>,
 }
 
-impl Drop for Place {
+impl Drop for QueueSlot {
     fn drop(&mut self) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(count) = waiting.get_mut(&self.caller) {
@@ -189,7 +189,7 @@ impl Drop for Place {
 
 impl Notifier {
     /// Takes a place for a notification of a caller, if one is free.
-    fn place(&self, caller: &str) -> Option<Place> {
+    fn take_slot(&self, caller: &str) -> Option<QueueSlot> {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let own = waiting.get(caller).copied().unwrap_or_default();
         if own >= WAITING_PER_CALLER_MAX || waiting.values().sum::<usize>() >= WAITING_MAX {
@@ -197,7 +197,7 @@ impl Notifier {
         }
         waiting.insert(caller.to_owned(), own + 1);
         drop(waiting);
-        Some(Place { caller: caller.to_owned(), waiting: Arc::clone(&self.waiting) })
+        Some(QueueSlot { caller: caller.to_owned(), waiting: Arc::clone(&self.waiting) })
     }
 
     /// Checks that notifications can be made, and returns how.

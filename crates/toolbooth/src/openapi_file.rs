@@ -33,12 +33,12 @@ fn document(
         failure(format!("the file cannot be read: {error}")).at(path.display().to_string())
     })?;
     openapi::document(&text).map_err(|error| {
-        let place = match error {
+        let location = match error {
             ImportError::JsonAt { line, column, .. } => {
                 format!("{}:{line}:{column}", path.display())
             }
             _ => path.display().to_string(),
         };
-        failure(with_causes(&error)).at(place)
+        failure(with_causes(&error)).at(location)
     })
 }

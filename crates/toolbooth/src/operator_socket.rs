@@ -45,7 +45,7 @@ impl OperatorSocket {
         let socket = UnixSocket::new_stream()?;
         // The file gets the mode of the socket, as far as the umask allows it.
         rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
-        socket.bind(ShortPath::of(folder, &name)?.path)?;
+        socket.bind(SocketPath::of(folder, &name)?.path)?;
         let path = folder.join(name);
         match socket.listen(BACKLOG) {
             Ok(listener) => Ok(Self { listener, path }),
@@ -80,9 +80,9 @@ async fn remove_dead(folder: &Path) {
         if is_young {
             continue;
         }
-        let Ok(short) = ShortPath::of(folder, &name) else { continue };
+        let Ok(socket_path) = SocketPath::of(folder, &name) else { continue };
         // It never waits: where too many connections wait already, it fails with another error.
-        let refused = UnixStream::connect(&short.path).await.err();
+        let refused = UnixStream::connect(&socket_path.path).await.err();
         if refused.is_some_and(|error| error.kind() == io::ErrorKind::ConnectionRefused) {
             let _ = std::fs::remove_file(path);
         }
@@ -127,8 +127,8 @@ pub(crate) async fn definitions(folder: &Path) -> Vec<LockFile> {
 
 /// Connects to a gateway of the owner of the data folder, if one runs at this socket.
 async fn connect(folder: &Path, name: &str) -> Option<UnixStream> {
-    let short = ShortPath::of(folder, name).ok()?;
-    let stream = UnixStream::connect(&short.path).await.ok()?;
+    let socket_path = SocketPath::of(folder, name).ok()?;
+    let stream = UnixStream::connect(&socket_path.path).await.ok()?;
     is_of_owner(&stream, folder).then_some(stream)
 }
 
@@ -161,13 +161,13 @@ fn names_in(folder: &Path) -> Vec<String> {
 }
 
 /// The path of a socket that fits into a socket's address, however long its folder's path is.
-struct ShortPath {
+struct SocketPath {
     path: PathBuf,
     /// Keeps the descriptor open that the path leads through.
     _folder: Option<File>,
 }
 
-impl ShortPath {
+impl SocketPath {
     fn of(folder: &Path, name: &str) -> io::Result<Self> {
         let path = folder.join(name);
         if path.as_os_str().len() <= PATH_BYTES_MAX {

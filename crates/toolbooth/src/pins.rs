@@ -51,11 +51,11 @@ impl PinFile {
             }
         };
         LockFile::parse(&text).map(Some).map_err(|error| {
-            let place = match error.place {
+            let location = match error.location {
                 Some((line, column)) => format!("{shown}:{line}:{column}"),
                 None => shown,
             };
-            Failure::new(USAGE, "invalid-pins", error.message).at(place).hint(
+            Failure::new(USAGE, "invalid-pins", error.message).at(location).hint(
                 "restore the file from a backup; if you remove it, the next listing of every \
                  source is pinned as its first",
             )
@@ -115,8 +115,8 @@ impl PinStore for PinFile {
         match pinning.await {
             Ok(Ok((pins, (tools, items)))) => Ok(Pinned { pins, tools, items }),
             Ok(Err(failure)) => {
-                let place = failure.path.map(|path| format!(" ({path})")).unwrap_or_default();
-                Err(PinError::Store(format!("{}{place}", failure.message).into()))
+                let shown_path = failure.path.map(|path| format!(" ({path})")).unwrap_or_default();
+                Err(PinError::Store(format!("{}{shown_path}", failure.message).into()))
             }
             Err(error) => Err(PinError::Store(error.into())),
         }

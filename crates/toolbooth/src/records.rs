@@ -61,12 +61,12 @@ pub(crate) fn due(config: &Config) -> Due {
 pub(crate) async fn key(
     loaded: &Loaded,
     reference: &SecretRef,
-    place: &str,
+    setting: &str,
 ) -> Result<[u8; 32], Failure> {
     let location = crate::executors::location(loaded, &reference.secret_ref);
     let looking = tokio::task::spawn_blocking(move || secrets::resolve_key(&location));
     let found = looking.await.map_err(|error| Failure::configuration(error.to_string()))?;
-    found.map_err(|error| Failure::configuration(error.to_string()).at(place.to_owned()))
+    found.map_err(|error| Failure::configuration(error.to_string()).at(setting.to_owned()))
 }
 
 async fn signer(loaded: &Loaded) -> Result<Option<Signer>, Failure> {

@@ -23,14 +23,14 @@ pub(crate) fn read(loaded: &Loaded) -> Result<Option<(String, Vec<u8>)>, Failure
 
 /// Returns the failure for a rejected registry file.
 pub(crate) fn rejected(rejected: &file::Rejected) -> Failure {
-    let place = rejected
+    let location = rejected
         .findings
         .first()
         .map(|finding| format!("{}:{}:{}", finding.file, finding.line, finding.column));
     let failure = Failure::new(crate::failure::USAGE, "invalid-registry", rejected.to_string())
         .hint("`toolbooth check` lists all errors");
-    match place {
-        Some(place) => failure.at(place),
+    match location {
+        Some(location) => failure.at(location),
         None => failure,
     }
 }

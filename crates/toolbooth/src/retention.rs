@@ -21,10 +21,10 @@ pub(crate) fn retained(loaded: &Loaded) -> Result<Vec<(PruneKind, String)>, Fail
         (PruneKind::Approvals, &retention.approvals, "retention.approvals"),
     ];
     let mut wanted = Vec::new();
-    for (kind, age, place) in kinds {
+    for (kind, age, setting) in kinds {
         let Some(age) = age else { continue };
-        check(age, place)?;
-        if let Some(before) = time(Some(age), place)? {
+        check(age, setting)?;
+        if let Some(before) = time(Some(age), setting)? {
             wanted.push((kind, before));
         }
     }
@@ -32,12 +32,12 @@ pub(crate) fn retained(loaded: &Loaded) -> Result<Vec<(PruneKind, String)>, Fail
 }
 
 /// Checks that records are kept for some time: not for none, and not until a date.
-fn check(age: &str, place: &'static str) -> Result<(), Failure> {
+fn check(age: &str, setting: &'static str) -> Result<(), Failure> {
     if duration(age).is_some_and(|age| !age.is_zero()) {
         return Ok(());
     }
     let message = format!("records cannot be kept for `{}`", age.escape_debug());
-    let failure = Failure::configuration(message).at(place);
+    let failure = Failure::configuration(message).at(setting);
     Err(failure.hint("give a duration above zero, such as `12h` or `90d`"))
 }
 

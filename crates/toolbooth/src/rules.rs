@@ -35,10 +35,10 @@ fn paths(loaded: &Loaded) -> Result<Vec<PathBuf>, Failure> {
 }
 
 /// Returns a file of rules, or all of a folder, in the order of their names. `place` names them in errors.
-fn files_of(root: PathBuf, place: &str) -> Result<Vec<PathBuf>, Failure> {
+fn files_of(root: PathBuf, setting: &str) -> Result<Vec<PathBuf>, Failure> {
     let wrong = |message: String| {
         Failure::configuration(message)
-            .at(place.to_owned())
+            .at(setting.to_owned())
             .hint("name a file in the Cedar language, or a folder of files `NAME.cedar`")
     };
     let unreadable =
@@ -154,7 +154,7 @@ fn set_of(loaded: &Loaded, paths: Vec<PathBuf>) -> Result<Arc<RuleSet>, Failure>
 
 /// Returns the windows over earlier calls that rules can read.
 fn windows(loaded: &Loaded) -> Result<HistoryWindows, Failure> {
-    let place = |name: &str| format!("policy.history.{name}");
+    let setting = |name: &str| format!("policy.history.{name}");
     let mut windows = BTreeMap::new();
     for (name, declared) in &loaded.config.policy.history {
         let length = duration(&declared.window).ok_or_else(|| {
@@ -162,7 +162,7 @@ fn windows(loaded: &Loaded) -> Result<HistoryWindows, Failure> {
                 "`{}` is not a duration",
                 declared.window.escape_debug()
             ))
-            .at(format!("{}.window", place(name)))
+            .at(format!("{}.window", setting(name)))
             .hint("write how long a call counts, such as `90s`, `5m`, `1h`, `7d`")
         })?;
         let window = HistoryWindow {
@@ -175,7 +175,7 @@ fn windows(loaded: &Loaded) -> Result<HistoryWindows, Failure> {
     }
     HistoryWindows::new(windows).map_err(|error| {
         let at = match &error {
-            SettingError::Window { window, .. } => place(window),
+            SettingError::Window { window, .. } => setting(window),
             _ => "policy.history".to_owned(),
         };
         Failure::configuration(error.to_string()).at(at)
@@ -215,12 +215,12 @@ fn refused(findings: &[RuleFinding]) -> Failure {
     };
     let mut message = about(first);
     for finding in more.iter().take(SHOWN_MAX) {
-        message.push_str(&format!("\n{}: {}", finding.place, about(finding)));
+        message.push_str(&format!("\n{}: {}", finding.location, about(finding)));
     }
     if more.len() > SHOWN_MAX {
         message.push_str(&format!("\nand {} more", more.len() - SHOWN_MAX));
     }
-    let failure = Failure::new(USAGE, first.code.as_str(), message).at(first.place.to_string());
+    let failure = Failure::new(USAGE, first.code.as_str(), message).at(first.location.to_string());
     match &first.hint {
         Some(hint) => failure.hint(hint.clone()),
         None => failure,
@@ -240,8 +240,8 @@ pub(crate) fn report_warnings(fit: &RuleFit) {
     let is_warning = |finding: &&RuleFinding| finding.code.severity() == RuleSeverity::Warning;
     for finding in fit.findings.iter().filter(is_warning) {
         let hint = finding.hint.as_ref().map(|hint| format!("; {hint}")).unwrap_or_default();
-        let (code, place) = (finding.code.as_str(), &finding.place);
-        crate::notice(&format!("warning: {place}: {} ({code}){hint}", about(finding)));
+        let (code, location) = (finding.code.as_str(), &finding.location);
+        crate::notice(&format!("warning: {location}: {} ({code}){hint}", about(finding)));
     }
 }
 

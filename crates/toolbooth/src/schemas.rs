@@ -88,7 +88,7 @@ mod tests {
     }
 
     /// Notes for each setting of a schema whether one of the values has it.
-    fn note<'s>(
+    fn mark_settings<'s>(
         schema: &'s Value,
         root: &'s Value,
         values: &[&Value],
@@ -97,11 +97,11 @@ mod tests {
     ) {
         if let Some(reference) = schema.get("$ref").and_then(Value::as_str) {
             let name = reference.rsplit('/').next().unwrap();
-            note(&root["$defs"][name], root, values, name, found);
+            mark_settings(&root["$defs"][name], root, values, name, found);
         }
         for list in ["anyOf", "oneOf"] {
             for one in schema.get(list).and_then(Value::as_array).into_iter().flatten() {
-                note(one, root, values, name, found);
+                mark_settings(one, root, values, name, found);
             }
         }
         let own = schema.get("properties").and_then(Value::as_object);
@@ -109,7 +109,7 @@ mod tests {
             let inner: Vec<&Value> = values.iter().filter_map(|value| value.get(setting)).collect();
             *found.entry((name, setting)).or_default() |= !inner.is_empty();
             if !inner.is_empty() {
-                note(schema, root, &inner, name, found);
+                mark_settings(schema, root, &inner, name, found);
             }
         }
         let members = || values.iter().filter_map(|value| value.as_object()).flatten();
@@ -122,7 +122,7 @@ mod tests {
             [("additionalProperties", others), ("items", items().collect::<Vec<_>>())]
         {
             if let Some(schema) = schema.get(keyword).filter(|_| !inner.is_empty()) {
-                note(schema, root, &inner, name, found);
+                mark_settings(schema, root, &inner, name, found);
             }
         }
     }
@@ -131,7 +131,7 @@ mod tests {
     fn the_example_of_a_configuration_has_every_setting() {
         let (schema, examples) = (configuration(), examples());
         let mut found = BTreeMap::new();
-        note(&schema, &schema, &examples.iter().collect::<Vec<_>>(), "", &mut found);
+        mark_settings(&schema, &schema, &examples.iter().collect::<Vec<_>>(), "", &mut found);
         let missing: Vec<_> = found.iter().filter(|(_, has)| !**has).collect();
         assert!(missing.is_empty() && found.len() > 150, "{} {missing:?}", found.len());
     }

@@ -75,8 +75,8 @@ pub(crate) fn check_defaults(config: &Config) -> Result<(), Failure> {
             all.push((format!("{}.overrides.{tool}", named("commands", name)), own));
         }
     }
-    for (place, defaults) in all {
-        let wrong = |message: String| Err(Failure::configuration(message).at(place.clone()));
+    for (section, defaults) in all {
+        let wrong = |message: String| Err(Failure::configuration(message).at(section.clone()));
         if defaults.timeout_ms == Some(0) {
             return wrong("`timeout_ms` must be more than 0".to_owned());
         }
@@ -298,10 +298,10 @@ pub(crate) fn read_lock_file(loaded: &Loaded) -> Result<Option<LockFile>, Failur
     let shown = path.display().to_string();
     match crate::files::read(&path) {
         Ok(text) => LockFile::parse(&text).map(Some).map_err(|error| {
-            let place = error
-                .place
+            let location = error
+                .location
                 .map_or(shown.clone(), |(line, column)| format!("{shown}:{line}:{column}"));
-            Failure::new(crate::failure::USAGE, "invalid-lock", error.message).at(place).hint(
+            Failure::new(crate::failure::USAGE, "invalid-lock", error.message).at(location).hint(
                 "get the file back from version control, or remove it and run `toolbooth lock`",
             )
         }),

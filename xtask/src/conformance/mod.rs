@@ -219,20 +219,23 @@ impl Run<'_> {
 
 /// Starts the gateway in front of a server.
 fn gateway(folder: &Path, upstream: &str) -> Result<Server> {
-    let place = folder.join("gateway");
-    std::fs::create_dir_all(&place)?;
+    let gateway_folder = folder.join("gateway");
+    std::fs::create_dir_all(&gateway_folder)?;
     let settings = format!("{}\n[servers.fixture]\nurl = \"{upstream}\"\n", settings());
-    std::fs::write(place.join("toolbooth.toml"), settings)?;
+    std::fs::write(gateway_folder.join("toolbooth.toml"), settings)?;
     let (program, state) = (target().join("debug/toolbooth"), folder.join("state"));
     run::run(
-        Command::new(&program).args(["trust", "--yes"]).arg(&place).env("XDG_STATE_HOME", &state),
+        Command::new(&program)
+            .args(["trust", "--yes"])
+            .arg(&gateway_folder)
+            .env("XDG_STATE_HOME", &state),
     )?;
     let mut command = Command::new(program);
     command.env("XDG_STATE_HOME", state);
     for name in ["MCP_TOOLS", "TOOLS_POLICY", "TOOL_WHITELIST"] {
         command.env_remove(name);
     }
-    command.args(["serve", "--http", "127.0.0.1:0"]).current_dir(&place);
+    command.args(["serve", "--http", "127.0.0.1:0"]).current_dir(&gateway_folder);
     Server::start("gateway", &mut command, &folder.join("gateway.log"))
 }
 

@@ -113,50 +113,50 @@ fn decimal(numerator: &BigInt, denominator: &BigInt, is_exact: bool) -> (String,
     let length = |number: &BigUint| number.to_string().len();
     let first = i64::try_from(length(numerator)).unwrap_or(i64::MAX)
         - i64::try_from(length(denominator)).unwrap_or(i64::MAX);
-    let scaled = |places: u32| {
-        let ten = BigUint::from(10_u8).pow(places);
+    let scaled = |decimals: u32| {
+        let ten = BigUint::from(10_u8).pow(decimals);
         (numerator * &ten / denominator, (numerator * ten) % denominator)
     };
     if is_exact {
-        let places = EXACT_DIGITS_MAX.saturating_add_signed(-first.clamp(-4_000, 4_000) as i32);
-        if let (digits, rest) = scaled(places)
+        let decimals = EXACT_DIGITS_MAX.saturating_add_signed(-first.clamp(-4_000, 4_000) as i32);
+        if let (digits, rest) = scaled(decimals)
             && rest == BigUint::ZERO
         {
-            return (format!("{sign}{}", with_point(&digits.to_string(), places)), true);
+            return (format!("{sign}{}", with_point(&digits.to_string(), decimals)), true);
         }
     }
-    let places = DIGITS.saturating_add_signed(-first.clamp(-4_000, 4_000) as i32);
-    let (digits, _) = scaled(places + 2);
+    let decimals = DIGITS.saturating_add_signed(-first.clamp(-4_000, 4_000) as i32);
+    let (digits, _) = scaled(decimals + 2);
     // Of the digits that are there, the first count.
     let digits = digits.to_string();
-    let (digits, places) = rounded(&digits, places + 2);
-    (format!("{sign}{}", with_point(&digits, places)), false)
+    let (digits, decimals) = rounded(&digits, decimals + 2);
+    (format!("{sign}{}", with_point(&digits, decimals)), false)
 }
 
-/// Rounds digits, `places` of them after the point, to [`DIGITS`]. Returns the remaining digits, and how many of them
+/// Rounds digits, `decimals` of them after the point, to [`DIGITS`]. Returns the remaining digits, and how many of them
 /// are after the point.
-fn rounded(digits: &str, places: u32) -> (String, u32) {
+fn rounded(digits: &str, decimals: u32) -> (String, u32) {
     let most = usize::try_from(DIGITS).unwrap_or(usize::MAX);
     let Some((kept, dropped)) = digits.split_at_checked(most) else {
-        return (digits.to_owned(), places);
+        return (digits.to_owned(), decimals);
     };
-    let dropped_places = u32::try_from(dropped.len()).unwrap_or(u32::MAX);
+    let dropped_decimals = u32::try_from(dropped.len()).unwrap_or(u32::MAX);
     let mut number: BigUint = kept.parse().unwrap_or_default();
     if dropped.starts_with(|digit: char| digit >= '5') {
         number += 1_u8;
     }
-    match places.checked_sub(dropped_places) {
-        Some(places) => (number.to_string(), places),
+    match decimals.checked_sub(dropped_decimals) {
+        Some(decimals) => (number.to_string(), decimals),
         // Digits before the point are zeros where they are not known.
-        None => ((number * BigUint::from(10_u8).pow(dropped_places - places)).to_string(), 0),
+        None => ((number * BigUint::from(10_u8).pow(dropped_decimals - decimals)).to_string(), 0),
     }
 }
 
-/// Returns digits as a decimal with `places` behind the point, without zeros at the end of these.
-fn with_point(digits: &str, places: u32) -> String {
-    let places = usize::try_from(places).unwrap_or(usize::MAX);
-    let padded = format!("{digits:0>width$}", width = places + 1);
-    let (whole, part) = padded.split_at(padded.len() - places);
+/// Returns digits as a decimal with `decimals` behind the point, without zeros at the end of these.
+fn with_point(digits: &str, decimals: u32) -> String {
+    let decimals = usize::try_from(decimals).unwrap_or(usize::MAX);
+    let padded = format!("{digits:0>width$}", width = decimals + 1);
+    let (whole, part) = padded.split_at(padded.len() - decimals);
     match part.trim_end_matches('0') {
         "" => whole.to_owned(),
         part => format!("{whole}.{part}"),
@@ -186,7 +186,7 @@ fn checked(expression: &str) -> Result<String, String> {
             }
             'a'..='z' | 'A'..='Z' => {
                 let end = (at..characters.len())
-                    .find(|place| !characters.get(*place).is_some_and(char::is_ascii_alphanumeric))
+                    .find(|index| !characters.get(*index).is_some_and(char::is_ascii_alphanumeric))
                     .unwrap_or(characters.len());
                 let word: String = characters.get(at..end).unwrap_or_default().iter().collect();
                 if !WORDS.contains(&word.as_str()) {

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use toolbooth_contracts::ToolOutput;
 
 use crate::functions::{FunctionError, Functions};
-use crate::secret_places::is_in_data_folder;
+use crate::secret_paths::is_in_data_folder;
 
 /// Maximum size of a file that is read, in bytes.
 pub(crate) const FILE_BYTES_MAX: u64 = 1 << 20;

@@ -141,15 +141,17 @@ fn listing(document: &Value) -> Option<Listing> {
     Some(listing)
 }
 
-fn add(listing: &mut Listing, item: &Value, place: &str) {
+fn add(listing: &mut Listing, item: &Value, location: &str) {
     let name = item.get("name").and_then(Value::as_str).filter(|name| !name.trim().is_empty());
     let Some(name) = name else {
-        listing.problems.push(format!("{place} is not a declaration: it has no `name`"));
+        listing.problems.push(format!("{location} is not a declaration: it has no `name`"));
         return;
     };
     // A name is part of a command line. The command would read a name like an option as one.
     if name.starts_with('-') || name.contains('\0') {
-        listing.problems.push(format!("{place} has a name that a command would read as an option"));
+        listing
+            .problems
+            .push(format!("{location} has a name that a command would read as an option"));
         return;
     }
     let schema = item

@@ -53,24 +53,24 @@ impl CommandTemplate {
         // Words after `--` are not options.
         let mut ended = false;
         for word in &self.0 {
-            let Some(place) = word.alone() else {
+            let Some(placeholder) = word.alone() else {
                 // An empty argument before this one does not begin the word.
-                let filled = word.fill(arguments, |before, text, place| {
-                    harmless(text, place, before.is_empty() && !ended)
+                let filled = word.fill(arguments, |before, text, placeholder| {
+                    harmless(text, placeholder, before.is_empty() && !ended)
                 })?;
                 let is_written = word.placeholders().next().is_none();
                 ended |= is_written && filled.as_deref() == Some("--");
                 out.extend(filled);
                 continue;
             };
-            let Some(value) = place.look_up(arguments)? else { continue };
+            let Some(value) = placeholder.look_up(arguments)? else { continue };
             let items = match value {
                 Value::Array(items) if items.len() <= WORDS_MAX => items.as_slice(),
-                Value::Array(_) => return Err(FillError::TooMany(place.shown())),
+                Value::Array(_) => return Err(FillError::TooMany(placeholder.shown())),
                 one => std::slice::from_ref(one),
             };
             for item in items {
-                out.push(harmless(&place.text(item)?, place, !ended)?);
+                out.push(harmless(&placeholder.text(item)?, placeholder, !ended)?);
             }
         }
         let is_long = out.iter().any(|word| word.len() > WORD_BYTES_MAX);
@@ -83,12 +83,12 @@ impl CommandTemplate {
 
 /// Checks text for a command line. `begins`: the text is the start of a word that could be an
 /// option.
-fn harmless(text: &str, place: &Placeholder, begins: bool) -> Result<String, FillError> {
+fn harmless(text: &str, placeholder: &Placeholder, begins: bool) -> Result<String, FillError> {
     if text.contains('\0') {
-        return Err(FillError::Nul(place.shown()));
+        return Err(FillError::Nul(placeholder.shown()));
     }
     if begins && text.starts_with('-') {
-        return Err(FillError::AsOption(place.shown()));
+        return Err(FillError::AsOption(placeholder.shown()));
     }
     Ok(text.to_owned())
 }

@@ -146,10 +146,12 @@ fn wanted(head: &[u8]) -> Result<Wanted, Refused> {
         .strip_prefix("http://")
         .ok_or_else(|| bad("this is a proxy: `CONNECT host:port`, or a whole `http:` URL"))?;
     let at = rest.find(['/', '?']).unwrap_or(rest.len());
-    let (place, path) = rest.split_at(at);
-    let (host, port) = authority(place, Some(80)).ok_or_else(|| bad("the URL names no host"))?;
+    let (host_and_port, path) = rest.split_at(at);
+    let (host, port) =
+        authority(host_and_port, Some(80)).ok_or_else(|| bad("the URL names no host"))?;
     let slash = if path.starts_with('/') { "" } else { "/" };
-    let mut text = format!("{method} {slash}{path} HTTP/1.1\r\nhost: {place}\r\n").into_bytes();
+    let mut text =
+        format!("{method} {slash}{path} HTTP/1.1\r\nhost: {host_and_port}\r\n").into_bytes();
     for header in request.headers.iter() {
         let name = header.name.to_ascii_lowercase();
         // These headers apply to this connection only, and the host is the checked one.

@@ -85,27 +85,28 @@ impl RequestTemplate {
                     in_query |= plain.contains('?');
                     text.push_str(plain);
                 }
-                Piece::Placeholder(place) => {
-                    used.insert(place.member());
-                    let Some(value) = place.look_up(arguments)? else { continue };
-                    let value = place.text(value)?;
+                Piece::Placeholder(placeholder) => {
+                    used.insert(placeholder.member());
+                    let Some(value) = placeholder.look_up(arguments)? else { continue };
+                    let value = placeholder.text(value)?;
                     text.push_str(&if in_query {
                         encoded(&value)
                     } else {
-                        segment(&value, &place.shown())?
+                        segment(&value, &placeholder.shown())?
                     });
                 }
             }
         }
         let mut url = Url::parse(&text)?;
         for (name, template) in &self.query {
-            used.extend(template.placeholders().map(|place| place.member()));
+            used.extend(template.placeholders().map(|placeholder| placeholder.member()));
             let items = match template.alone() {
-                Some(place) => match place.look_up(arguments)? {
-                    Some(Value::Array(items)) => {
-                        items.iter().map(|item| place.text(item)).collect::<Result<Vec<_>, _>>()?
-                    }
-                    Some(one) => vec![place.text(one)?],
+                Some(placeholder) => match placeholder.look_up(arguments)? {
+                    Some(Value::Array(items)) => items
+                        .iter()
+                        .map(|item| placeholder.text(item))
+                        .collect::<Result<Vec<_>, _>>()?,
+                    Some(one) => vec![placeholder.text(one)?],
                     None => Vec::new(),
                 },
                 None => {
@@ -147,11 +148,11 @@ fn check_authority(url: &Template) -> Result<(), TemplateError> {
     if rest.is_empty() || rest.starts_with(['/', '\\', '?', '#', ':']) {
         return Err(TemplateError::NoHost);
     }
-    if url.placeholders().any(|place| place.is_optional()) {
+    if url.placeholders().any(|placeholder| placeholder.is_optional()) {
         return Err(TemplateError::OptionalInUrl);
     }
     if url.0.len() > 1 && !rest.contains(['/', '?']) {
-        return Err(TemplateError::PlaceInHost);
+        return Err(TemplateError::PlaceholderInHost);
     }
     Ok(())
 }
@@ -172,7 +173,7 @@ fn filled(document: &Value, arguments: &Value) -> Result<Option<Value>, FillErro
         Value::String(text) => {
             let template = Template::parse(text)?;
             match template.alone() {
-                Some(place) => place.look_up(arguments)?.cloned(),
+                Some(placeholder) => placeholder.look_up(arguments)?.cloned(),
                 None => {
                     let plain = |_: &str, text: &str, _: &_| Ok(text.to_owned());
                     template.fill(arguments, plain)?.map(Value::String)

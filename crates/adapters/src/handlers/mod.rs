@@ -159,8 +159,8 @@ impl Handlers {
                     Some(Language::Node) => "js",
                     None => "js or .py",
                 };
-                let place = folder.folder.join(domain);
-                HandlerError::NoFile(format!("{}.{wanted}", shown(&place)))
+                let wanted_path = folder.folder.join(domain);
+                HandlerError::NoFile(format!("{}.{wanted}", shown(&wanted_path)))
             })
     }
 
@@ -225,8 +225,8 @@ impl Lent {
 /// Returns the last two components of a path, for messages.
 fn shown(path: &Path) -> String {
     let parts: Vec<_> = path.components().rev().take(2).collect();
-    let short: PathBuf = parts.into_iter().rev().collect();
-    short.display().to_string()
+    let ending: PathBuf = parts.into_iter().rev().collect();
+    ending.display().to_string()
 }
 
 /// Returns domain and handler of a target: the first part, and the rest joined with `_`.

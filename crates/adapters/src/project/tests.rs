@@ -39,7 +39,7 @@ fn a_server_is_given_the_folders_of_a_project_and_files_that_hold_no_secret() {
     for (name, to) in [("shown", "src"), ("hidden", ".env"), ("outside", "/etc"), ("up", "..")] {
         std::os::unix::fs::symlink(to, root.join(name)).unwrap();
     }
-    let mut parts: Vec<String> = parts(&root, &SecretPlaces::of_machine(None))
+    let mut parts: Vec<String> = parts(&root, &SecretPaths::of_machine(None))
         .iter()
         .filter(|part| !part.ends_with(&odd))
         .map(|part| part.strip_prefix(&root).unwrap().display().to_string())
@@ -75,7 +75,7 @@ fn many_packages_with_secrets_take_nothing_from_the_top() {
             std::fs::write(package.join(name), "x").unwrap();
         }
     }
-    let parts = parts(&root, &SecretPlaces::of_machine(None));
+    let parts = parts(&root, &SecretPaths::of_machine(None));
     assert_eq!(parts.len(), 3 + 20 * 3, "{parts:?}");
     for top in ["package.json", "docs", "zz"] {
         assert!(parts.iter().take(3).any(|part| *part == root.join(top)), "{top}: {parts:?}");

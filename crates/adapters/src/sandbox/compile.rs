@@ -34,13 +34,13 @@ pub struct Applied {
     pub sandbox: AppliedSandbox,
 }
 
-/// Compiles `profile` for a program at `place`.
+/// Compiles `profile` for a program at `location`.
 ///
 /// # Errors
 /// [`Unavailable`] if the profile is required and a primitive for it is missing.
 pub fn apply(
     profile: &SandboxProfile,
-    place: &ProgramLocation<'_>,
+    location: &ProgramLocation<'_>,
     found: &[Found],
 ) -> Result<Applied, Unavailable> {
     let allowed = allow_list(profile);
@@ -68,8 +68,8 @@ pub fn apply(
     let net = network(&allowed, &primitives, found);
     // A private root contains its own `/etc/resolv.conf`.
     let host_names = net != Net::None && !primitives.contains(&Primitive::PrivateRoot);
-    let binds = visible_paths::binds(profile, place, host_names);
-    let hidden = visible_paths::hidden(profile, place, &binds);
+    let binds = visible_paths::binds(profile, location, host_names);
+    let hidden = visible_paths::hidden(profile, location, &binds);
     let limits = profile.limits.clone().unwrap_or_default();
     let cgroup = found
         .iter()
@@ -79,7 +79,7 @@ pub fn apply(
     let user = primitives.contains(&Primitive::UserNamespace);
     let missing: Vec<String> =
         missing.into_iter().map(|(primitive, _)| primitive.as_str().to_owned()).collect();
-    let digest = digest(profile, place, &primitives, &binds, &hidden);
+    let digest = digest(profile, location, &primitives, &binds, &hidden);
     let sandbox = AppliedSandbox { digest, missing, reached: Vec::new() };
     let sandbox_spec = SandboxSpec {
         primitives,
@@ -138,14 +138,14 @@ fn memory_bytes(profile: &SandboxProfile) -> Option<u64> {
 /// primitives that enforce it. It includes the names of variables, but not their values.
 fn digest(
     profile: &SandboxProfile,
-    place: &ProgramLocation<'_>,
+    location: &ProgramLocation<'_>,
     primitives: &[Primitive],
     binds: &[Bind],
     hidden: &[PathBuf],
 ) -> String {
     let mut profile = profile.clone();
     if let Some(fs) = &mut profile.fs {
-        let shown = |path: &str| absolute(path, place).display().to_string();
+        let shown = |path: &str| absolute(path, location).display().to_string();
         fs.read = fs.read.iter().map(|path| shown(path)).collect();
         for write in &mut fs.write {
             write.path = shown(&write.path);
@@ -184,7 +184,7 @@ mod tests {
         Primitive::ALL.into_iter().map(one).collect()
     }
 
-    fn place() -> ProgramLocation<'static> {
+    fn location() -> ProgramLocation<'static> {
         ProgramLocation {
             words: &[],
             cwd: Path::new("/srv/tools"),
@@ -198,16 +198,16 @@ mod tests {
     #[test]
     fn a_required_profile_names_what_is_missing_and_what_helps() {
         let profile = SandboxProfile::default();
-        let error = apply(&profile, &place(), &found(&[Primitive::Landlock])).unwrap_err();
+        let error = apply(&profile, &location(), &found(&[Primitive::Landlock])).unwrap_err();
         let told = error.to_string();
         assert!(told.contains("landlock") && told.contains("5.13"), "{told}");
         let profile = SandboxProfile { enforce: Enforce::BestEffort, ..profile };
-        let applied = apply(&profile, &place(), &found(&[Primitive::Landlock])).unwrap();
+        let applied = apply(&profile, &location(), &found(&[Primitive::Landlock])).unwrap();
         assert_eq!(applied.sandbox.missing, ["landlock"]);
         assert!(!applied.sandbox_spec.primitives.contains(&Primitive::Landlock));
         // Without the cgroup each process is limited separately.
         let gone = [Primitive::MemoryCgroup];
-        assert!(apply(&SandboxProfile::default(), &place(), &found(&gone)).is_ok());
+        assert!(apply(&SandboxProfile::default(), &location(), &found(&gone)).is_ok());
     }
 
     #[test]
@@ -219,14 +219,14 @@ mod tests {
         };
         let net = |hosts: &[&str], found: &[Found]| {
             let profile = of(hosts, Enforce::BestEffort);
-            apply(&profile, &place(), found).unwrap().sandbox_spec.net
+            apply(&profile, &location(), found).unwrap().sandbox_spec.net
         };
         let relay = |ports: &[u16], proxy| Net::Relayed(Relay { ports: ports.to_vec(), proxy });
         assert_eq!(net(&["*"], &found(&[])), relay(&[443], false));
         assert_eq!(net(&["a.example:80"], &found(&[])), relay(&[80, 443], true));
         let mut shared = found(&[Primitive::NetworkNamespace]);
         let required = of(&["*"], Enforce::Required);
-        assert!(apply(&required, &place(), &shared).is_err());
+        assert!(apply(&required, &location(), &shared).is_err());
         assert_eq!(net(&["*"], &shared), Net::None, "Landlock is too old");
         for one in shared.iter_mut().filter(|one| one.primitive == Primitive::Landlock) {
             one.detail = Some("version 4".to_owned());
@@ -239,11 +239,11 @@ mod tests {
     fn the_digest_is_of_what_was_applied() {
         let all = found(&[]);
         let profile = default_profile();
-        let first = apply(&profile, &place(), &all).unwrap().sandbox.digest;
-        assert_eq!(first, apply(&profile, &place(), &all).unwrap().sandbox.digest);
-        let less = apply(&profile, &place(), &found(&[Primitive::Seccomp])).unwrap();
+        let first = apply(&profile, &location(), &all).unwrap().sandbox.digest;
+        assert_eq!(first, apply(&profile, &location(), &all).unwrap().sandbox.digest);
+        let less = apply(&profile, &location(), &found(&[Primitive::Seccomp])).unwrap();
         assert_ne!(first, less.sandbox.digest);
-        let elsewhere = ProgramLocation { cwd: Path::new("/srv/other"), ..place() };
+        let elsewhere = ProgramLocation { cwd: Path::new("/srv/other"), ..location() };
         assert_ne!(first, apply(&profile, &elsewhere, &all).unwrap().sandbox.digest);
     }
 
@@ -255,7 +255,7 @@ mod tests {
             tmp_mb: None,
         };
         let profile = SandboxProfile { fs: Some(fs), ..SandboxProfile::default() };
-        let applied = apply(&profile, &place(), &found(&[])).unwrap();
+        let applied = apply(&profile, &location(), &found(&[])).unwrap();
         let path = |path: &str| {
             applied.sandbox_spec.binds.iter().find(|bind| bind.path == Path::new(path)).cloned()
         };

@@ -77,7 +77,7 @@ fn secrets_of_a_project_are_covered_and_its_repository_is_not_written() {
     std::fs::write(at(".git/config"), "[remote]\nurl = https://me:hunter@h/x.git\n").unwrap();
     let cwd = at("");
     let cwd = lexical(&cwd);
-    let place =
+    let location =
         ProgramLocation { words: &[], cwd: &cwd, home: None, also: &[], hidden: &[], own: None };
     let fs = FsProfile {
         read: vec!["keep/.env".to_owned()],
@@ -85,8 +85,8 @@ fn secrets_of_a_project_are_covered_and_its_repository_is_not_written() {
         tmp_mb: None,
     };
     let profile = SandboxProfile { fs: Some(fs), ..SandboxProfile::default() };
-    let seen = binds(&profile, &place, false);
-    let mut covered = hidden(&profile, &place, &seen);
+    let seen = binds(&profile, &location, false);
+    let mut covered = hidden(&profile, &location, &seen);
     covered.sort();
     let expected = [".env", ".env.local", ".git/config", "packages/a/.env"].map(at);
     assert_eq!(covered, expected);
@@ -97,7 +97,7 @@ fn secrets_of_a_project_are_covered_and_its_repository_is_not_written() {
     if let Some(fs) = &mut named.fs {
         fs.write.push(WritePath { path: ".git".to_owned(), max_mb: None });
     }
-    let seen = binds(&named, &place, false);
+    let seen = binds(&named, &location, false);
     assert!(seen.iter().any(|bind| bind.path == at(".git") && bind.writable));
     std::fs::write(at(".git/config"), "[core]\nbare = false\n[remote]\nurl = git@h:x.git\n")
         .unwrap();

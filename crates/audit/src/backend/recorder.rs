@@ -16,8 +16,8 @@ use crate::approvals::{ApprovalVerdict, Decided};
 use crate::backend::disk_space::DiskSpace;
 use crate::backend::pruning::PrunedRange;
 use crate::backend::steps::{
-    CancelCall, Enqueue, FinishCall, FreeSpace, HeartbeatCall, NoteUses, PruneRecords,
-    RecordEvents, Refuse, ReleaseCall, Renew, Settle, SignCheckpoint, Step, Stop, Sweep, TakeCall,
+    CancelCall, Enqueue, FinishCall, FreeSpace, HeartbeatCall, PruneRecords, RecordEvents,
+    RecordUses, Refuse, ReleaseCall, Renew, Settle, SignCheckpoint, Step, Stop, Sweep, TakeCall,
     Wait,
 };
 use crate::backend::working::CallName;
@@ -164,8 +164,8 @@ impl<R: StepRunner> Ledger for Recorder<R> {
         self.runner.run(verdict).await
     }
 
-    async fn note_uses(&self, uses: Vec<(String, String)>) -> Result<(), LedgerError> {
-        self.runner.run(NoteUses(uses)).await
+    async fn record_uses(&self, uses: Vec<(String, String)>) -> Result<(), LedgerError> {
+        self.runner.run(RecordUses(uses)).await
     }
 
     async fn prune(&self, prune: Prune) -> Result<Pruned, LedgerError> {

@@ -28,8 +28,8 @@ pub async fn records_are_read_back_and_verify<L: Ledger + LedgerReads>(ledger: &
         .refuse(Refusal { log: Arc::new(refused.clone()), documents: Vec::new(), terminal })
         .await
         .expect("is recorded");
-    let noted = EventBody::new(AuditEventKind::RegistryLoaded, moment(4).text);
-    ledger.record_events(vec![noted]).await.expect("is recorded");
+    let recorded = EventBody::new(AuditEventKind::RegistryLoaded, moment(4).text);
+    ledger.record_events(vec![recorded]).await.expect("is recorded");
 
     assert_eq!(ledger.receipt("receipt-v1").await.expect("reads").as_ref(), Some(&*receipt));
     let all = ledger

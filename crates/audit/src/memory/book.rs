@@ -69,7 +69,7 @@ pub(super) struct MemoryState {
     /// Asynchronous calls, each with its place in order of arrival.
     pub(super) calls: BTreeMap<CallName, (usize, QueuedCall)>,
     /// The place of the next asynchronous call.
-    next_place: usize,
+    next_position: usize,
 }
 
 /// Parses an agent log from the JSON that was written from it.
@@ -95,7 +95,7 @@ impl MemoryState {
             events: Vec::new(),
             logs: Vec::new(),
             calls: BTreeMap::new(),
-            next_place: 0,
+            next_position: 0,
         }
     }
 
@@ -278,7 +278,7 @@ impl MemoryState {
                     let has = || own.contains(&(call.caller.clone(), call.call_id.clone()));
                     queue::is_left(call.worker.as_deref(), self.head.writer(), has, |_| true)
                 };
-                let oldest = |(place, _): &&(usize, QueuedCall)| *place;
+                let oldest = |(position, _): &&(usize, QueuedCall)| *position;
                 let left = self.in_state(QueueState::Running).filter(is_left).min_by_key(oldest);
                 let next = left.or_else(|| self.in_state(QueueState::Queued).min_by_key(oldest));
                 set.surveyed.call = next.map(|(_, call)| self.raw_call(call));
@@ -359,7 +359,7 @@ impl MemoryState {
         }
         self.orders.extend(batch.orders.clone());
         self.key_uses.extend(batch.key_uses.clone());
-        self.events.extend(batch.events.iter().map(|placed| placed.bytes.as_str().into()));
+        self.events.extend(batch.events.iter().map(|chained| chained.bytes.as_str().into()));
         let logs = batch.logs.iter();
         self.logs.extend(logs.map(|(log, seq)| (log.record.text.as_str().into(), *seq)));
         for (digest, document) in batch.documents() {
@@ -370,9 +370,10 @@ impl MemoryState {
             }
         }
         for (name, call) in &batch.calls {
-            let place = self.calls.get(name).map_or(self.next_place, |(place, _)| *place);
-            self.next_place = self.next_place.max(place.saturating_add(1));
-            self.calls.insert(name.clone(), (place, call.clone()));
+            let position =
+                self.calls.get(name).map_or(self.next_position, |(position, _)| *position);
+            self.next_position = self.next_position.max(position.saturating_add(1));
+            self.calls.insert(name.clone(), (position, call.clone()));
         }
         if let Some(removal) = &batch.upkeep.pruned {
             self.remove(removal);

@@ -118,18 +118,19 @@ mod tests {
     #[test]
     fn further_keys_keep_every_digit() {
         for number in ["18446744073709551616", "-9223372036854775809", "0.1000000000000000055"] {
-            for place in ["", "/capabilities", "/execution", "/policy", "/idempotency"] {
+            for pointer in ["", "/capabilities", "/execution", "/policy", "/idempotency"] {
                 let mut entry = json!({
                     "toolId": "a.b", "description": "d", "category": "function", "inputSchema": {"type": "object"},
                     "outputSchema": {}, "capabilities": {}, "execution": {"localRuntimeId": "x"},
                     "policy": {"timeoutMs": 1, "trustLevel": "x"}, "permissions": [],
                     "idempotency": {"mode": "none"},
                 });
-                entry.pointer_mut(place).unwrap()["vendorKey"] = parse(number.as_bytes()).unwrap();
+                entry.pointer_mut(pointer).unwrap()["vendorKey"] =
+                    parse(number.as_bytes()).unwrap();
                 let contract = Guard::default().validate_entry(&entry).unwrap();
                 let written = serde_json::to_value(&contract).unwrap();
-                let kept = written.pointer(&format!("{place}/vendorKey"));
-                assert_eq!(kept.map(Value::to_string).as_deref(), Some(number), "{place}");
+                let kept = written.pointer(&format!("{pointer}/vendorKey"));
+                assert_eq!(kept.map(Value::to_string).as_deref(), Some(number), "{pointer}");
                 assert_eq!(Guard::default().validate_entry(&written).unwrap(), contract);
             }
         }

@@ -141,9 +141,9 @@ fn compiled(value: &Value, path: &str, code: Code, report: &mut Report) -> Optio
     match Schema::compile(value) {
         Ok(schema) => Some(schema),
         Err(fault) => {
-            let mut place = vec![Step::Key(path.to_owned())];
-            place.extend(fault.path);
-            report.error(code, &dotted(&place), fault.message);
+            let mut full_path = vec![Step::Key(path.to_owned())];
+            full_path.extend(fault.path);
+            report.error(code, &dotted(&full_path), fault.message);
             None
         }
     }

@@ -195,7 +195,7 @@ fn every_code_has_an_entry_that_shows_it() {
 
 /// Schemas that a validator accepts and a gateway must reject.
 #[test]
-fn schemas_that_cost_too_much_are_refused_at_their_places() {
+fn schemas_that_cost_too_much_are_refused_with_their_paths() {
     let mut doubling = serde_json::Map::new();
     for n in 0..20 {
         let next = json!({"$ref": format!("#/$defs/a{}", n + 1)});

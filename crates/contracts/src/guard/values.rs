@@ -6,9 +6,9 @@ use super::kind;
 
 /// Formats user text for a message: short, on one line, without control characters.
 pub(super) fn shown(text: &str) -> String {
-    let short: String = text.chars().take(60).collect();
-    let more = if short.len() < text.len() { "…" } else { "" };
-    format!("{}{more}", short.escape_debug())
+    let shown: String = text.chars().take(60).collect();
+    let more = if shown.len() < text.len() { "…" } else { "" };
+    format!("{}{more}", shown.escape_debug())
 }
 
 pub(super) fn number_or_kind(value: &Value) -> String {

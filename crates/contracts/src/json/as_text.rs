@@ -25,16 +25,16 @@ impl Reader<'_> {
         read: impl FnOnce(&mut Self) -> Result<T, JsonFault>,
     ) -> Result<(T, JsonText), JsonFault> {
         let faults = self.soft.as_ref().map_or(0, Vec::len);
-        let (made, Measured { place, depth, blanks }) = self.measured(read)?;
+        let (made, Measured { range, depth, blanks }) = self.measured(read)?;
         if let Some(fault) = self.soft.as_ref().and_then(|soft| soft.get(faults)) {
             return Err(fault.clone());
         }
         let text = match self.source {
-            Some(source) => JsonText::part(source, place, depth, blanks),
+            Some(source) => JsonText::part(source, range, depth, blanks),
             None => {
-                let text = self.text.get(place).unwrap_or_default().to_owned();
-                let place = 0..text.len();
-                JsonText::part(&Arc::new(text), place, depth, blanks)
+                let text = self.text.get(range).unwrap_or_default().to_owned();
+                let range = 0..text.len();
+                JsonText::part(&Arc::new(text), range, depth, blanks)
             }
         };
         Ok((made, text))

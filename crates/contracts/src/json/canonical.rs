@@ -67,10 +67,10 @@ fn canonical_number(literal: &str) -> String {
     if literal.bytes().any(|byte| matches!(byte, b'.' | b'e' | b'E')) {
         let double: f64 = literal.parse().unwrap_or(f64::NAN);
         // ECMAScript prints `-0.0` as `0`, and so does this form.
-        let short = ryu_js::Buffer::new().format(double).to_owned();
+        let shortest = ryu_js::Buffer::new().format(double).to_owned();
         match Decimal::of(literal) {
-            Some(exact) if Decimal::of(&short).as_ref() != Some(&exact) => exact.to_string(),
-            Some(_) => short,
+            Some(exact) if Decimal::of(&shortest).as_ref() != Some(&exact) => exact.to_string(),
+            Some(_) => shortest,
             // Its exponent is beyond all numbers.
             None => literal.to_owned(),
         }

@@ -62,9 +62,9 @@ impl Decimal {
         let all = format!("{whole}{part}");
         let digits = all.trim_end_matches('0');
         let zeros = i64::try_from(all.len() - digits.len()).ok()?;
-        let places = i64::try_from(part.len()).ok()?;
+        let decimals = i64::try_from(part.len()).ok()?;
         let digits = digits.trim_start_matches('0').to_owned();
-        let exponent = exponent.checked_sub(places)?.checked_add(zeros)?;
+        let exponent = exponent.checked_sub(decimals)?.checked_add(zeros)?;
         match digits.is_empty() {
             true => Some(Self { is_negative: false, digits, exponent: 0 }),
             false => Some(Self { is_negative, digits, exponent }),

@@ -152,11 +152,11 @@ struct Copy<'d> {
 }
 
 impl Copy<'_> {
-    fn put(&mut self, place: Range<usize>, text: &str) {
-        self.out.push_str(self.document.get(self.from..place.start).unwrap_or_default());
+    fn put(&mut self, range: Range<usize>, text: &str) {
+        self.out.push_str(self.document.get(self.from..range.start).unwrap_or_default());
         // Writing to a `String` does not fail.
         let _ = write_text(text, &mut self.out);
-        self.from = place.end;
+        self.from = range.end;
     }
 
     fn done(mut self) -> Option<String> {

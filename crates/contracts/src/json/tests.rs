@@ -11,7 +11,7 @@ fn big_integers_keep_every_digit() {
 }
 
 #[test]
-fn faults_name_kind_and_place() {
+fn faults_name_their_kind_and_pointer() {
     let cases: [(&[u8], JsonFaultKind, &str); 9] = [
         (br#"{"a":[1e400]}"#, JsonFaultKind::NumberTooLarge, "/a/0"),
         (br#"{"a":{"b":1,"b":2}}"#, JsonFaultKind::DuplicateKey, "/a/b"),
@@ -53,7 +53,7 @@ fn canonical_form_follows_rfc_8785_with_exact_integers() {
 }
 
 #[test]
-fn places_are_found_again() {
+fn a_path_is_found_again_in_its_text() {
     let text = b"{\n  \"tools\": [ {\"a\": 1},\n    {\"b\": 2} ]\n}";
     let path = [Step::Key("tools".into()), Step::Index(1), Step::Key("b".into())];
     assert_eq!(line_column(text, locate(text, &path, true).unwrap()), (3, 6));

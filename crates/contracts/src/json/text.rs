@@ -26,7 +26,7 @@ use super::{DEPTH_MAX, JsonFault, check_value};
 #[derive(Clone)]
 pub struct JsonText {
     source: Arc<String>,
-    place: Range<usize>,
+    range: Range<usize>,
     depth: usize,
 }
 
@@ -114,33 +114,33 @@ impl JsonText {
 
     /// Wraps text that has passed the gate and has no white space between tokens.
     pub(crate) fn checked(text: String, depth: usize) -> Self {
-        let place = 0..text.len();
-        Self { source: Arc::new(text), place, depth }
+        let range = 0..text.len();
+        Self { source: Arc::new(text), range, depth }
     }
 
     /// Returns a part of a source; a part with white space is copied without it.
     pub(super) fn part(
         source: &Arc<String>,
-        place: Range<usize>,
+        range: Range<usize>,
         depth: usize,
         blanks: bool,
     ) -> Self {
         match blanks {
-            true => Self::checked(compact(source.get(place).unwrap_or_default()), depth),
-            false => Self { source: Arc::clone(source), place, depth },
+            true => Self::checked(compact(source.get(range).unwrap_or_default()), depth),
+            false => Self { source: Arc::clone(source), range, depth },
         }
     }
 
-    /// Returns a part of this text; `place` is relative to it.
-    pub(crate) fn within(&self, place: Range<usize>, depth: usize) -> Self {
-        let place = self.place.start + place.start..self.place.start + place.end;
-        Self { source: Arc::clone(&self.source), place, depth }
+    /// Returns a part of this text; `range` is relative to it.
+    pub(crate) fn within(&self, range: Range<usize>, depth: usize) -> Self {
+        let range = self.range.start + range.start..self.range.start + range.end;
+        Self { source: Arc::clone(&self.source), range, depth }
     }
 
     /// Returns the text.
     #[must_use]
     pub fn as_str(&self) -> &str {
-        self.source.get(self.place.clone()).unwrap_or("null")
+        self.source.get(self.range.clone()).unwrap_or("null")
     }
 
     /// Returns the length of the text, in bytes.
@@ -203,8 +203,8 @@ impl JsonText {
         if reader.kind() == Kind::Object {
             // Text that has passed the gate is always readable.
             let _ = reader.members(|reader, name| {
-                let (place, depth) = reader.skip_measured()?;
-                all.push((name.clone(), self.within(place, depth)));
+                let (range, depth) = reader.skip_measured()?;
+                all.push((name.clone(), self.within(range, depth)));
                 Ok(())
             });
         }
@@ -219,8 +219,8 @@ impl JsonText {
         if reader.kind() == Kind::Array {
             // Text that has passed the gate is always readable.
             let _ = reader.items(|reader| {
-                let (place, depth) = reader.skip_measured()?;
-                all.push(self.within(place, depth));
+                let (range, depth) = reader.skip_measured()?;
+                all.push(self.within(range, depth));
                 Ok(())
             });
         }

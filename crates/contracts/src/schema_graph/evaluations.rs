@@ -121,8 +121,8 @@ impl SchemaGraph {
             return Err(inner(message));
         }
         let set = |known: &mut [Visited], what| {
-            if let Some(place) = known.get_mut(index) {
-                *place = what;
+            if let Some(entry) = known.get_mut(index) {
+                *entry = what;
             }
         };
         set(known, Visited::Open);

@@ -86,15 +86,15 @@ fn ordinary_schemas_are_not_counted() {
 }
 
 #[test]
-fn objections_name_their_places() {
-    let place = |schema: Value| crate::json::dotted(&examine(&schema).unwrap_err().path);
-    assert_eq!(place(json!({ "allOf": [{ "$ref": "#" }] })), "allOf[0].$ref");
+fn objections_name_their_paths() {
+    let path_of = |schema: Value| crate::json::dotted(&examine(&schema).unwrap_err().path);
+    assert_eq!(path_of(json!({ "allOf": [{ "$ref": "#" }] })), "allOf[0].$ref");
     assert_eq!(
-        place(json!({ "properties": { "a": { "items": { "$ref": "https://example.com/x" } } } })),
+        path_of(json!({ "properties": { "a": { "items": { "$ref": "https://example.com/x" } } } })),
         "properties.a.items.$ref"
     );
-    assert_eq!(place(json!({ "$schema": "https://example.com/dialect" })), "$schema");
-    assert_eq!(place(json!({ "$schema": 7 })), "$schema");
+    assert_eq!(path_of(json!({ "$schema": "https://example.com/dialect" })), "$schema");
+    assert_eq!(path_of(json!({ "$schema": 7 })), "$schema");
     let embedded = json!({ "$defs": { "a": { "$id": "urn:a" } }, "$ref": "urn:a" });
     assert!(examine(&embedded).is_ok());
     let meta = json!({ "$ref": "https://json-schema.org/draft/2020-12/schema" });

@@ -145,9 +145,9 @@ impl<'d> Api<'d> {
             let Some(name) = parameter.get("name").and_then(Value::as_str) else { continue };
             match parameter.get("in").and_then(Value::as_str) {
                 Some("path" | "query") => (),
-                Some(place) => {
+                Some(location) => {
                     // Headers and cookies carry credentials, which agents must not choose.
-                    self.out.notices.push(format!("{id}: the {place} `{name}` was left out"));
+                    self.out.notices.push(format!("{id}: the {location} `{name}` was left out"));
                     continue;
                 }
                 None => continue,
@@ -167,15 +167,17 @@ impl<'d> Api<'d> {
             if must && !required.contains(&json!(name)) {
                 required.push(json!(name));
             }
-            let place = parameter.get("in").and_then(Value::as_str).unwrap_or_default();
+            let location = parameter.get("in").and_then(Value::as_str).unwrap_or_default();
             // A path parameter has priority for the name; another one of the same name is prefixed
             // with its place.
             if properties.contains_key(name)
-                && place != "path"
-                && !overrides(item, operation, name, place)
+                && location != "path"
+                && !overrides(item, operation, name, location)
             {
-                let other = format!("{place}_{name}");
-                self.out.notices.push(format!("{id}: the {place} parameter `{name}` is `{other}`"));
+                let other = format!("{location}_{name}");
+                self.out
+                    .notices
+                    .push(format!("{id}: the {location} parameter `{name}` is `{other}`"));
                 properties.insert(other, schema);
             } else {
                 properties.insert(name.to_owned(), schema);
@@ -336,11 +338,11 @@ fn parts(path: &str) -> impl Iterator<Item = &str> {
 }
 
 /// Whether an operation overrides a parameter of its path.
-fn overrides(item: &Value, operation: &Map<String, Value>, name: &str, place: &str) -> bool {
+fn overrides(item: &Value, operation: &Map<String, Value>, name: &str, location: &str) -> bool {
     let has = |list: Option<&Value>| {
         list.and_then(Value::as_array).into_iter().flatten().any(|own| {
             own.get("name").and_then(Value::as_str) == Some(name)
-                && own.get("in").and_then(Value::as_str) == Some(place)
+                && own.get("in").and_then(Value::as_str) == Some(location)
         })
     };
     has(item.get("parameters")) && has(operation.get("parameters"))

@@ -26,7 +26,7 @@ const THREADS_MAX: usize = 4;
 /// Tools for which one thread is enough.
 const TOOLS_PER_THREAD: usize = 50;
 /// Arguments of a tool that notes name.
-const NOTED_MAX: usize = 20;
+const ARGUMENTS_NAMED_MAX: usize = 20;
 
 /// Rules bound to tools.
 #[derive(Debug)]
@@ -165,8 +165,11 @@ impl BoundRules {
                         rule.id(),
                         open.id()
                     );
-                    let finding =
-                        RuleFinding::new(RuleCode::ApprovalBypassed, rule.place.clone(), message);
+                    let finding = RuleFinding::new(
+                        RuleCode::ApprovalBypassed,
+                        rule.location.clone(),
+                        message,
+                    );
                     findings.push(finding.hint(
                         "write `@approval` before a `forbid`: it holds whatever is permitted",
                     ));
@@ -269,13 +272,14 @@ fn typed_rules(set: &RuleSet, contract: &ToolContract) -> Typed {
     if !findings.iter().any(|finding| finding.code.is_error()) {
         findings
             .extend(rules.iter().filter_map(|index| unreadable(set.rule(*index), &arguments, id)));
-        findings.extend(notes(set, rules, &arguments).map(|finding| finding.of_tool(id)));
+        findings
+            .extend(argument_findings(set, rules, &arguments).map(|finding| finding.of_tool(id)));
     }
     (arguments, findings)
 }
 
 /// Returns findings about the arguments of a tool that rules read.
-fn notes(
+fn argument_findings(
     set: &RuleSet,
     rules: &[usize],
     arguments: &ArgumentTypes,
@@ -285,7 +289,7 @@ fn notes(
     let first = reading.next();
     let left_out = &arguments.left_out;
     let unreadable = first.filter(|_| !left_out.is_empty()).map(|rule| {
-        let told = left_out.iter().take(NOTED_MAX);
+        let told = left_out.iter().take(ARGUMENTS_NAMED_MAX);
         let mut told: Vec<String> =
             told.map(|(pointer, reason)| format!("`{pointer}` ({reason})")).collect();
         let more = left_out.len() - told.len();
@@ -293,7 +297,7 @@ fn notes(
             told.push(format!("{more} more"));
         }
         let message = format!("rules cannot read these arguments: {}", told.join(", "));
-        RuleFinding::new(RuleCode::UnreadableArgument, rule.place.clone(), message)
+        RuleFinding::new(RuleCode::UnreadableArgument, rule.location.clone(), message)
     });
     let mut known = BTreeSet::new();
     let (mut decimals, mut more) = (Vec::new(), 0_usize);
@@ -303,7 +307,7 @@ fn notes(
             if !known.insert(pointer.clone()) {
                 continue;
             }
-            if known.len() > NOTED_MAX {
+            if known.len() > ARGUMENTS_NAMED_MAX {
                 more += 1;
             } else {
                 let message = format!(
@@ -311,14 +315,14 @@ fn notes(
                      after the point, or one that is too large, denies the call",
                     rule.id()
                 );
-                let place = rule.place.clone();
-                decimals.push(RuleFinding::new(RuleCode::DecimalArgument, place, message));
+                let location = rule.location.clone();
+                decimals.push(RuleFinding::new(RuleCode::DecimalArgument, location, message));
             }
         }
     }
     let more = first.filter(|_| more > 0).map(|rule| {
         let message = format!("{more} more arguments of the tool are read as decimals");
-        RuleFinding::new(RuleCode::DecimalArgument, rule.place.clone(), message)
+        RuleFinding::new(RuleCode::DecimalArgument, rule.location.clone(), message)
     });
     unreadable.into_iter().chain(decimals).chain(more)
 }
@@ -335,7 +339,7 @@ fn unreadable(rule: &Rule, arguments: &ArgumentTypes, tool: &str) -> Option<Rule
         .map_or("the input schema of the tool does not name it", |(_, reason)| reason);
     let message =
         format!("`{}` reads the argument `{pointer}`, which rules cannot read", rule.id());
-    let finding = RuleFinding::new(RuleCode::Type, rule.place.clone(), message).of_tool(tool);
+    let finding = RuleFinding::new(RuleCode::Type, rule.location.clone(), message).of_tool(tool);
     let name = pointer.rsplit('/').next().unwrap_or_default();
     Some(match nearest(name, arguments.names()) {
         Some(near) => finding.hint(format!("{reason}; is `{near}` meant?")),

@@ -23,11 +23,11 @@ impl BoundRules {
         let tools: HashMap<&str, &EngineTool<'_>> =
             tools.iter().map(|tool| (tool.contract.tool_id.as_str(), tool)).collect();
         let mut findings = Vec::new();
-        for Case { place, fields } in &self.set.cases {
+        for Case { location, fields } in &self.set.cases {
             let Some(tool) = tools.get(fields.tool.as_str()) else {
                 let message =
                     format!("the case `{}` is about `{}`, no known tool", fields.name, fields.tool);
-                findings.push(RuleFinding::new(RuleCode::UnboundCase, place.clone(), message));
+                findings.push(RuleFinding::new(RuleCode::UnboundCase, location.clone(), message));
                 continue;
             };
             // Such a tool is quarantined, and its findings tell why.
@@ -36,7 +36,7 @@ impl BoundRules {
             }
             if let Some(message) = self.failure(fields, tool) {
                 let message = format!("the case `{}` fails: {message}", fields.name);
-                findings.push(RuleFinding::new(RuleCode::Case, place.clone(), message));
+                findings.push(RuleFinding::new(RuleCode::Case, location.clone(), message));
             }
         }
         findings

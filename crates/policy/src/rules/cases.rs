@@ -14,7 +14,7 @@ use toolbooth_contracts::trust::TrustLevel;
 use super::history::HistoryWindows;
 use super::source::RULE_FILE_BYTES_MAX;
 use crate::caller::Grant;
-use crate::rule_finding::{Place, RuleCode, RuleFinding};
+use crate::rule_finding::{Location, RuleCode, RuleFinding};
 
 /// The time of a case that states none.
 pub(super) const TIME: &str = "2026-01-01T12:00:00.000Z";
@@ -22,7 +22,7 @@ pub(super) const TIME: &str = "2026-01-01T12:00:00.000Z";
 /// One case, with its place.
 #[derive(Debug, Clone)]
 pub(super) struct Case {
-    pub(super) place: Place,
+    pub(super) location: Location,
     pub(super) fields: CaseFields,
 }
 
@@ -157,7 +157,7 @@ pub(super) fn read(
         cases: Vec<toml::Spanned<CaseFields>>,
     }
     let wrong = |offset: usize, message: String| {
-        RuleFinding::new(RuleCode::CaseSyntax, Place::of(name, text, offset), message)
+        RuleFinding::new(RuleCode::CaseSyntax, Location::of(name, text, offset), message)
     };
     if text.len() > RULE_FILE_BYTES_MAX {
         findings.push(wrong(0, format!("the file has more than {RULE_FILE_BYTES_MAX} bytes")));
@@ -199,7 +199,7 @@ pub(super) fn read(
             let message = "has an argument that JSON does not have: a date, or a number that is none or infinite";
             findings.push(of(message.to_owned()));
         } else {
-            cases.push(Case { place: Place::of(name, text, offset), fields });
+            cases.push(Case { location: Location::of(name, text, offset), fields });
         }
     }
     cases

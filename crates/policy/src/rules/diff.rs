@@ -82,7 +82,7 @@ impl Rule {
     fn stated(&self) -> StatedRule {
         StatedRule {
             id: self.id().to_owned(),
-            place: self.place.to_string(),
+            place: self.location.to_string(),
             text: self.policy.to_string(),
         }
     }

@@ -33,10 +33,10 @@ struct Group {
 
 impl Group {
     fn of(rules: Vec<Condition>) -> Self {
-        let places = rules.iter().zip(0..MEMBERS).rev();
-        let first = places.fold(Expr::val(-1), |others, (rule, place)| {
-            let place = Arc::new(Expr::val(i64::from(place)));
-            Expr::ite_arc(Arc::clone(&rule.expression), place, Arc::new(others))
+        let numbered = rules.iter().zip(0..MEMBERS).rev();
+        let first = numbered.fold(Expr::val(-1), |others, (rule, number)| {
+            let number = Arc::new(Expr::val(i64::from(number)));
+            Expr::ite_arc(Arc::clone(&rule.expression), number, Arc::new(others))
         });
         let levels = nesting::levels(&first);
         Self { first, levels, rules }

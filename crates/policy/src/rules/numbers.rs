@@ -7,7 +7,7 @@ use serde_json::Number;
 /// Ten thousandths in one: a decimal of the rules has four digits after the point.
 const SCALE: i128 = 10_000;
 /// Digits after the point.
-const PLACES: i32 = 4;
+const DECIMALS: i32 = 4;
 /// Maximum number of digits and zeros that are read; more cannot be exact.
 const DIGITS_MAX: usize = 40;
 
@@ -49,14 +49,14 @@ fn scaled(text: &str) -> Option<i128> {
         return Some(0);
     }
     // The places that the point moves to the right.
-    let places = exponent.checked_sub(i32::try_from(fraction.len()).ok()?)?.checked_add(PLACES)?;
-    let digits = match usize::try_from(places) {
+    let shift = exponent.checked_sub(i32::try_from(fraction.len()).ok()?)?.checked_add(DECIMALS)?;
+    let digits = match usize::try_from(shift) {
         Ok(zeros) if digits.len() + zeros.min(DIGITS_MAX) <= DIGITS_MAX => {
             format!("{digits}{}", "0".repeat(zeros))
         }
         Ok(_) => return None,
         Err(_) => {
-            let cut = usize::try_from(places.unsigned_abs()).ok()?;
+            let cut = usize::try_from(shift.unsigned_abs()).ok()?;
             let kept = digits.len().checked_sub(cut)?;
             let (kept, gone) = digits.split_at(kept);
             if gone.bytes().any(|digit| digit != b'0') {
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn decimals_have_four_places() {
+    fn decimals_have_four_digits_after_the_point() {
         for (text, is) in [
             ("0", Some("0.0000")),
             ("12.5", Some("12.5000")),

@@ -20,7 +20,7 @@ use super::schema;
 use super::scope::Group;
 use super::source::{self, RULES_MAX, Rule, RuleFile, offset};
 use crate::error::EngineError;
-use crate::rule_finding::{Place, RuleCode, RuleFinding};
+use crate::rule_finding::{Location, RuleCode, RuleFinding};
 
 /// The stack on which rules are read.
 const STACK_BYTES: usize = 256 << 20;
@@ -66,8 +66,8 @@ impl RuleSet {
     ) -> Result<Arc<Self>, Vec<RuleFinding>> {
         // The language reads nested conditions by recursion.
         on_large_stack(|| Self::read_here(files, windows, recorded)).unwrap_or_else(|| {
-            let place = Place::of(files.first().map_or("rules", |file| &file.name), "", 0);
-            Err(vec![RuleFinding::new(RuleCode::Syntax, place, "the rules cannot be read")])
+            let location = Location::of(files.first().map_or("rules", |file| &file.name), "", 0);
+            Err(vec![RuleFinding::new(RuleCode::Syntax, location, "the rules cannot be read")])
         })
     }
 
@@ -86,16 +86,16 @@ impl RuleSet {
         }
         findings.retain(|finding| !recorded || finding.code != RuleCode::ImpossibleName);
         if rules.len() > RULES_MAX {
-            let place = Place::of(files.first().map_or("rules", |file| &file.name), "", 0);
+            let location = Location::of(files.first().map_or("rules", |file| &file.name), "", 0);
             let message = format!("there are more than {RULES_MAX} rules");
-            return Err(vec![RuleFinding::new(RuleCode::Syntax, place, message)]);
+            return Err(vec![RuleFinding::new(RuleCode::Syntax, location, message)]);
         }
-        let mut known: HashMap<&str, &Place> = HashMap::new();
+        let mut known: HashMap<&str, &Location> = HashMap::new();
         for rule in &rules {
-            if let Some(other) = known.insert(rule.id(), &rule.place) {
+            if let Some(other) = known.insert(rule.id(), &rule.location) {
                 let message = format!("another rule, at {other}, has the id `{}` too", rule.id());
                 findings.push(
-                    RuleFinding::new(RuleCode::Annotation, rule.place.clone(), message)
+                    RuleFinding::new(RuleCode::Annotation, rule.location.clone(), message)
                         .hint("give each rule an id of its own"),
                 );
             }
@@ -115,7 +115,7 @@ impl RuleSet {
             if let Some(name) = windows.undeclared(&rule.reads) {
                 let message =
                     format!("`{}` reads the window `{name}`, which is not declared", rule.id());
-                let finding = RuleFinding::new(RuleCode::Type, rule.place.clone(), message);
+                let finding = RuleFinding::new(RuleCode::Type, rule.location.clone(), message);
                 findings.push(match nearest(&name, windows.names()) {
                     Some(near) => finding.hint(format!("did you mean `{near}`?")),
                     None => finding.hint(format!("declare it in `[policy.history.{name}]`")),
@@ -128,7 +128,7 @@ impl RuleSet {
                     rule.id()
                 );
                 findings.push(
-                    RuleFinding::new(RuleCode::ClaimedContext, rule.place.clone(), message)
+                    RuleFinding::new(RuleCode::ClaimedContext, rule.location.clone(), message)
                         .hint("an agent that states another one begins a new window"),
                 );
             }
@@ -138,7 +138,7 @@ impl RuleSet {
                     format!("the permit `{}` depends on what the agent says of itself", rule.id());
                 findings.push(RuleFinding::new(
                     RuleCode::ClaimedContext,
-                    rule.place.clone(),
+                    rule.location.clone(),
                     message,
                 ));
             }
@@ -198,12 +198,12 @@ impl RuleSet {
 
     /// Returns the finding of a set without a permit.
     fn permits_nothing(&self, files: &[RuleFile]) -> Option<RuleFinding> {
-        let place = Place::of(files.first().map_or("rules", |file| &file.name), "", 0);
+        let location = Location::of(files.first().map_or("rules", |file| &file.name), "", 0);
         let message = "no rule permits anything, so every call is denied";
         let hint =
             "write `@id(\"all\") permit (principal, action, resource);`, or permits for some tools";
         let permits = self.rules.iter().any(|rule| !rule.forbids);
-        (!permits).then(|| RuleFinding::new(RuleCode::NoPermit, place, message).hint(hint))
+        (!permits).then(|| RuleFinding::new(RuleCode::NoPermit, location, message).hint(hint))
     }
 
     /// Validates the rules that are about more than the tools that they name.
@@ -216,8 +216,9 @@ impl RuleSet {
             .map(|schema| self.validate(&general, schema, &[]));
         let mut findings: Vec<RuleFinding> = Vec::new();
         for finding in grouped.iter().chain(&others) {
-            let is =
-                |known: &RuleFinding| known.place == finding.place && known.code == finding.code;
+            let is = |known: &RuleFinding| {
+                known.location == finding.location && known.code == finding.code
+            };
             // A rule about a group looks impossible where the group is empty.
             let holds =
                 finding.code.is_error() || (grouped.iter().any(is) && others.iter().any(is));
@@ -256,17 +257,17 @@ impl RuleSet {
             (schema, set) => {
                 let error = schema.err().map(|error| error.to_string());
                 let error = error.or(set.err().map(|error| error.to_string()));
-                let place = rules.first().map(|index| self.rule(*index).place.clone());
-                let place = place.unwrap_or_else(|| Place::of("rules", "", 0));
+                let location = rules.first().map(|index| self.rule(*index).location.clone());
+                let location = location.unwrap_or_else(|| Location::of("rules", "", 0));
                 let message =
                     format!("the rules cannot be validated: {}", error.unwrap_or_default());
-                return vec![RuleFinding::new(RuleCode::Type, place, message)];
+                return vec![RuleFinding::new(RuleCode::Type, location, message)];
             }
         };
         let result = Validator::new(schema).validate(&set, ValidationMode::Strict);
         let mut findings = Vec::new();
         for error in result.validation_errors() {
-            let place = self.place(error.policy_id().as_ref(), error);
+            let location = self.location(error.policy_id().as_ref(), error);
             let message = sentence(&error.to_string());
             let unknown = between(&message, "attribute `", "`");
             let known = arguments.iter().copied().chain(self.windows.names());
@@ -274,7 +275,7 @@ impl RuleSet {
             let help = near
                 .map(|near| format!("is `{near}` meant?"))
                 .or_else(|| error.help().map(|help| help.to_string()));
-            let finding = RuleFinding::new(RuleCode::Type, place, message);
+            let finding = RuleFinding::new(RuleCode::Type, location, message);
             findings.push(match help {
                 Some(help) => finding.hint(help),
                 None => finding,
@@ -283,22 +284,22 @@ impl RuleSet {
         for warning in result.validation_warnings() {
             if let ValidationWarning::ImpossiblePolicy(_) = warning {
                 let id: &str = warning.policy_id().as_ref();
-                let place = self.place(id, warning);
+                let location = self.location(id, warning);
                 let message = format!("the rule `{id}` never applies");
-                findings.push(RuleFinding::new(RuleCode::ImpossibleRule, place, message));
+                findings.push(RuleFinding::new(RuleCode::ImpossibleRule, location, message));
             }
         }
         findings
     }
 
     /// Returns the place that an error of the language is about, in the file of a rule.
-    fn place(&self, id: &str, error: &dyn Diagnostic) -> Place {
+    fn location(&self, id: &str, error: &dyn Diagnostic) -> Location {
         let Some(rule) = self.index(id).map(|index| self.rule(index)) else {
-            return Place::of("rules", "", 0);
+            return Location::of("rules", "", 0);
         };
-        match (offset(error), self.texts.get(&rule.place.file)) {
-            (Some(offset), Some(text)) => Place::of(&rule.place.file, text, offset),
-            _ => rule.place.clone(),
+        match (offset(error), self.texts.get(&rule.location.file)) {
+            (Some(offset), Some(text)) => Location::of(&rule.location.file, text, offset),
+            _ => rule.location.clone(),
         }
     }
 
@@ -312,11 +313,11 @@ impl RuleSet {
 
 /// Returns the finding of a case that expects something of a rule that is not in the set.
 fn unknown_rule(case: &Case, rules: &HashMap<String, usize>) -> Option<RuleFinding> {
-    let Case { place, fields } = case;
+    let Case { location, fields } = case;
     let mut expected = fields.applying.iter().chain(&fields.not_match);
     let unknown = expected.find(|id| !rules.contains_key(*id))?;
     let message = format!("the case `{}` names `{unknown}`, which is no rule", fields.name);
-    let finding = RuleFinding::new(RuleCode::CaseSyntax, place.clone(), message);
+    let finding = RuleFinding::new(RuleCode::CaseSyntax, location.clone(), message);
     Some(match nearest(unknown, rules.keys().map(String::as_str)) {
         Some(near) => finding.hint(format!("is `{near}` meant?")),
         None => finding,

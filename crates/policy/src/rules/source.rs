@@ -18,7 +18,7 @@ use super::literals::{Impossible, Literals};
 use super::reads::Reads;
 use super::scope::{Group, Scope, actions, id_of};
 use crate::engine::ApprovalNeed;
-use crate::rule_finding::{Place, RuleCode, RuleFinding};
+use crate::rule_finding::{Location, RuleCode, RuleFinding};
 
 /// Maximum length of a file of rules or cases, in bytes.
 pub const RULE_FILE_BYTES_MAX: usize = 4 << 20;
@@ -54,7 +54,7 @@ pub(super) struct Rule {
     /// The same for the tools that the scope is known to fit.
     pub(super) unscoped: Policy,
     pub(super) forbids: bool,
-    pub(super) place: Place,
+    pub(super) location: Location,
     pub(super) scope: Scope,
     pub(super) reads: Reads,
     /// The tools that its conditions name.
@@ -66,8 +66,8 @@ pub(super) struct Rule {
 /// Reads the rules of a file; what is wrong goes to `findings`.
 pub(super) fn rules(file: &RuleFile, findings: &mut Vec<RuleFinding>) -> Vec<Rule> {
     let mut unreadable = |offset: usize, message: String| {
-        let place = Place::of(&file.name, &file.text, offset);
-        findings.push(RuleFinding::new(RuleCode::Syntax, place, message));
+        let location = Location::of(&file.name, &file.text, offset);
+        findings.push(RuleFinding::new(RuleCode::Syntax, location, message));
     };
     if file.text.len() > RULE_FILE_BYTES_MAX {
         unreadable(0, format!("the file has more than {RULE_FILE_BYTES_MAX} bytes"));
@@ -108,7 +108,7 @@ pub(super) fn rules(file: &RuleFile, findings: &mut Vec<RuleFinding>) -> Vec<Rul
         let rest = file.text.get(from..).unwrap_or_default();
         let at = from + rest.find(&own).unwrap_or_default();
         from = at + own.len();
-        rules.extend(rule(policy, Place::of(&file.name, &file.text, at), findings));
+        rules.extend(rule(policy, Location::of(&file.name, &file.text, at), findings));
     }
     rules
 }
@@ -177,11 +177,11 @@ impl Part {
     }
 }
 
-fn rule(policy: &Policy, place: Place, findings: &mut Vec<RuleFinding>) -> Option<Rule> {
-    let annotations = annotations(policy, &place, findings)?;
+fn rule(policy: &Policy, location: Location, findings: &mut Vec<RuleFinding>) -> Option<Rule> {
+    let annotations = annotations(policy, &location, findings)?;
     let id = &annotations.id;
     let mut wrong = |code, message: String, hint: &str| {
-        findings.push(RuleFinding::new(code, place.clone(), message).hint(hint));
+        findings.push(RuleFinding::new(code, location.clone(), message).hint(hint));
     };
     let unreadable = |error: &str, wrong: &mut dyn FnMut(RuleCode, String, &str)| {
         let message = format!("`{id}` cannot be read: {error}");
@@ -240,7 +240,7 @@ fn rule(policy: &Policy, place: Place, findings: &mut Vec<RuleFinding>) -> Optio
         scope,
         actions: actions(&policy).into_iter().collect(),
         reads,
-        place,
+        location,
         policy,
         unscoped,
     })
@@ -280,13 +280,13 @@ pub(super) struct Annotations {
 /// Reads the annotations of a rule; what is wrong goes to `findings`.
 fn annotations(
     policy: &Policy,
-    place: &Place,
+    location: &Location,
     findings: &mut Vec<RuleFinding>,
 ) -> Option<Annotations> {
     const KNOWN: [&str; 4] = ["id", "reason", "owner", "approval"];
     let before = findings.len();
     let mut wrong = |message: String, hint: &str| {
-        let finding = RuleFinding::new(RuleCode::Annotation, place.clone(), message);
+        let finding = RuleFinding::new(RuleCode::Annotation, location.clone(), message);
         findings.push(finding.hint(hint));
     };
     for (name, text) in policy.annotations() {
@@ -338,8 +338,8 @@ fn without_scope(rule: &Template) -> Result<Policy, String> {
 /// Returns the finding of an error of the language.
 fn syntax(file: &RuleFile, error: &dyn Diagnostic) -> RuleFinding {
     let offset = offset(error).unwrap_or_default();
-    let place = Place::of(&file.name, &file.text, offset);
-    let finding = RuleFinding::new(RuleCode::Syntax, place, error.to_string());
+    let location = Location::of(&file.name, &file.text, offset);
+    let finding = RuleFinding::new(RuleCode::Syntax, location, error.to_string());
     match error.help() {
         Some(help) => finding.hint(help.to_string()),
         None => finding,

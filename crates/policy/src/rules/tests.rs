@@ -1,10 +1,10 @@
 //! Tests of rules: findings and their locations, decisions, and the effect of changed tools.
 
+mod argument_findings;
 mod cases;
 mod diff;
 mod findings;
 mod history;
-mod notes;
 
 use std::sync::Arc;
 

@@ -11,7 +11,7 @@ use super::bind::BoundRules;
 use super::history::HistoryWindow;
 use super::scope::Group;
 use super::source::Rule;
-use crate::rule_finding::{Place, RuleCode, RuleFinding};
+use crate::rule_finding::{Location, RuleCode, RuleFinding};
 
 /// Names of tools that are compared for a correction.
 const COMPARED_MAX: usize = 20_000;
@@ -36,7 +36,7 @@ impl BoundRules {
 
     fn unbound(&self, rule: &Rule, id: &str) -> RuleFinding {
         let message = format!("`{}` names `{id}`, which is no known tool", rule.id());
-        let finding = RuleFinding::new(RuleCode::UnboundRule, rule.place.clone(), message);
+        let finding = RuleFinding::new(RuleCode::UnboundRule, rule.location.clone(), message);
         let categories = Category::NAMES.map(|name| format!("category:{name}"));
         let groups =
             ["call", "read", "write"].into_iter().chain(categories.iter().map(String::as_str));
@@ -65,7 +65,7 @@ impl BoundRules {
             let rule = self.set.rules.iter().find(|rule| rule.actions.contains(name))?;
             let message =
                 format!("`{}` names the group `{name}`, in which no known tool is", rule.id());
-            let finding = RuleFinding::new(RuleCode::UnboundRule, rule.place.clone(), message);
+            let finding = RuleFinding::new(RuleCode::UnboundRule, rule.location.clone(), message);
             Some(match nearest(name, known.iter().map(String::as_str)) {
                 Some(near) => finding.hint(format!("is `{near}` meant?")),
                 None => finding.hint("the rule applies when such a tool appears"),
@@ -77,16 +77,16 @@ impl BoundRules {
     /// Returns the findings of windows that count no known tool, or tools whose calls they cannot sum.
     pub(super) fn unbound_windows(&self) -> Vec<RuleFinding> {
         let found = self.set.windows.all().filter_map(|(name, window)| {
-            let place = || {
+            let location = || {
                 let reads = |rule: &&Rule| {
                     let history = rule.reads.of(super::history::HISTORY);
                     history.is_some_and(|history| history.of(name).is_some())
                 };
                 let mut rules = self.set.rules.iter();
                 let rule = rules.clone().find(reads).or_else(|| rules.next());
-                rule.map_or_else(|| Place::of("rules", "", 0), |rule| rule.place.clone())
+                rule.map_or_else(|| Location::of("rules", "", 0), |rule| rule.location.clone())
             };
-            let of = |message| RuleFinding::new(RuleCode::UnboundWindow, place(), message);
+            let of = |message| RuleFinding::new(RuleCode::UnboundWindow, location(), message);
             let mut counted: Vec<_> =
                 self.tools.iter().filter(|(id, _)| window.tool.selects(id)).collect();
             if counted.is_empty() {

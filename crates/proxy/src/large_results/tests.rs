@@ -54,7 +54,7 @@ fn ranges_end_at_characters_and_come_to_an_end() {
     assert_eq!(all, text);
     assert!(wanted(r#"{"result":"r","offset":99}"#).of(text).is_err());
     let piece = wanted(r#"{"result":"r","offset":8}"#).of(text).unwrap();
-    assert_eq!((piece.text.as_str(), piece.place.as_str()), ("", "bytes 8 to 8 of 8"));
+    assert_eq!((piece.text.as_str(), piece.extent.as_str()), ("", "bytes 8 to 8 of 8"));
 }
 
 #[test]
@@ -62,7 +62,7 @@ fn lines_and_pointers_are_found() {
     let text = "one\ntwo\nthree";
     let piece = wanted(r#"{"result":"r","line":2,"lines":1}"#).of(text).unwrap();
     assert_eq!(piece.text, "two\n");
-    assert_eq!(piece.place, "lines 2 to 2 of 3; go on with `line` 3");
+    assert_eq!(piece.extent, "lines 2 to 2 of 3; go on with `line` 3");
     let text = r#"{"a":[{"b":"x"},12345678901234567890]}"#;
     let at = |pointer: &str| {
         wanted(&format!(r#"{{"result":"r","pointer":"{pointer}"}}"#)).of(text).map(|p| p.text)
@@ -80,8 +80,8 @@ fn lines_and_pointers_are_found() {
     // A line that is too long is read on by bytes.
     let long = format!("first\n{}\nthird", "x".repeat(READ_BYTES_MAX + 1));
     let piece = wanted(r#"{"result":"r","line":2}"#).of(&long).unwrap();
-    let place = "lines 2 to 2 of 3; line 2 is cut: go on with `offset` 1048582";
-    assert_eq!((piece.text.len(), piece.place.as_str()), (READ_BYTES_MAX, place));
+    let extent = "lines 2 to 2 of 3; line 2 is cut: go on with `offset` 1048582";
+    assert_eq!((piece.text.len(), piece.extent.as_str()), (READ_BYTES_MAX, extent));
     let rest = wanted(r#"{"result":"r","offset":1048582}"#).of(&long).unwrap();
     assert_eq!(rest.text, "x\nthird");
     assert!(wanted(r#"{"result":"r","line":9}"#).of("x").is_err());

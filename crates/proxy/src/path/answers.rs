@@ -82,9 +82,9 @@ pub(super) async fn replay(state: &ProxyState, replayed: Replayed) -> ToolResult
     let mut kept = kept_of(&receipt, &mut trail.warnings);
     if arguments_differ {
         trail.warnings.push("arguments-differ".to_owned());
-        let note = "This is the outcome of the first call with this key. The arguments of this \
+        let remark = "This is the outcome of the first call with this key. The arguments of this \
                     call differed and were not applied.";
-        kept.content.insert(0, ContentBlock::text(note));
+        kept.content.insert(0, ContentBlock::text(remark));
     }
     if receipt.caller != trail.caller.name() {
         trail.warnings.push(FIRST_BY_ANOTHER.to_owned());

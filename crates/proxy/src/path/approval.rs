@@ -17,7 +17,7 @@ use crate::entry::{Entered, Refused};
 use crate::port::ApprovalNotice;
 use crate::state::ProxyState;
 use crate::trail::shown_arguments;
-use crate::worker_place::WorkerPlace;
+use crate::worker_slot::WorkerSlot;
 
 /// When a caller asks again whether its call is approved, in milliseconds.
 const APPROVAL_RETRY_MS: u64 = 5_000;
@@ -116,7 +116,7 @@ async fn decided(
 /// Waits until a call that has left its slot, and its place of a queued call, can go on.
 async fn slot_again(
     state: &ProxyState,
-    worker: Option<&WorkerPlace>,
+    worker: Option<&WorkerSlot>,
 ) -> Result<OwnedSemaphorePermit, ErrorCode> {
     if let Some(worker) = worker {
         worker.take_again().await;
@@ -140,14 +140,14 @@ impl Unapproved {
         self,
         state: &ProxyState,
         until: Option<Duration>,
-        worker: Option<&WorkerPlace>,
+        worker: Option<&WorkerSlot>,
     ) -> Result<Entered<AskedTool>, Refused> {
         let Self { mut entered, approval_id, approvers } = self;
         let until = until.map(|until| entered.deadline.map_or(until, |at| at.min(until)));
         // Queued calls have a bound of their own.
-        let place = worker.is_none().then(|| state.waiting.try_acquire()).transpose();
-        let may_wait = place.is_ok() && until.is_some();
-        let may_wait = may_wait && worker.is_none_or(WorkerPlace::leave);
+        let permit = worker.is_none().then(|| state.waiting.try_acquire()).transpose();
+        let may_wait = permit.is_ok() && until.is_some();
+        let may_wait = may_wait && worker.is_none_or(WorkerSlot::leave);
         let decided = match until.filter(|_| may_wait) {
             Some(until) => {
                 entered.slot = None;
@@ -163,7 +163,7 @@ impl Unapproved {
             }
             None => Err(ErrorCode::ApprovalRequired),
         };
-        drop(place);
+        drop(permit);
         match decided {
             Ok(slot) => {
                 // Another process may have ended the caller's key meanwhile, or paused the tool.

@@ -11,7 +11,7 @@ use crate::argument_rules::ArgumentRules;
 use crate::entry::{self, Arrival, Entered, Refused, SourceVerified};
 use crate::state::ProxyState;
 use crate::trail::{Input, NAME_BYTES_MAX};
-use crate::worker_place::WorkerPlace;
+use crate::worker_slot::WorkerSlot;
 
 /// The inputs of a call that its caller did not send.
 #[derive(Default)]
@@ -27,7 +27,7 @@ pub(crate) struct CallOptions {
     /// The code and the sentence with which a queued call is refused, whatever it asks for.
     pub(crate) refusal: Option<(ErrorCode, String)>,
     /// The place of a queued call, which it leaves while it waits for an approval.
-    pub(crate) place: Option<WorkerPlace>,
+    pub(crate) worker: Option<WorkerSlot>,
 }
 
 /// The requested tool.

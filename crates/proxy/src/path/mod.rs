@@ -37,7 +37,7 @@ use claim::{ClaimedCall, NotClaimed, Stop};
 
 /// The report of one stage of a call, for operators.
 #[derive(Debug, Clone, serde::Serialize, schemars::JsonSchema)]
-pub struct StageNote {
+pub struct StageReport {
     /// The stage.
     pub stage: String,
     /// The duration in milliseconds.
@@ -52,7 +52,7 @@ pub(crate) struct Walked {
     /// The world that judged the call; `None` if it was refused.
     pub(crate) world: Option<Arc<World>>,
     /// The reports of the stages, if requested.
-    pub(crate) notes: Vec<StageNote>,
+    pub(crate) reports: Vec<StageReport>,
 }
 
 /// Runs the whole path. Every way through it writes exactly one agent log and one terminal event.
@@ -99,7 +99,7 @@ pub(crate) async fn walk(
         duration_ms = result.duration_ms,
         "call"
     );
-    Walked { result, world, notes: trace.notes }
+    Walked { result, world, reports: trace.reports }
 }
 
 async fn up_to_claim(
@@ -109,7 +109,7 @@ async fn up_to_claim(
     mut options: CallOptions,
     trace: &mut Trace,
 ) -> Result<ClaimedCall, Stop> {
-    let place = options.place.take();
+    let worker = options.worker.take();
     let mut entered = enter::enter(state, call, conversation, options)?;
     trace.stage(state, "enter", &entered.trail.call_id);
     // Until when the call waits for its approval; known once it needs one.
@@ -136,7 +136,7 @@ async fn up_to_claim(
         };
         // What is in force when the approval is decided judges the call again.
         let until = patience.get_or_insert_with(|| approval::patience(state));
-        entered = unapproved.wait(state, *until, place.as_ref()).await?;
+        entered = unapproved.wait(state, *until, worker.as_ref()).await?;
         trace.stage(state, "wait", "the approval is decided");
     }
 }
@@ -145,12 +145,12 @@ async fn up_to_claim(
 struct Trace {
     wanted: bool,
     last: Duration,
-    notes: Vec<StageNote>,
+    reports: Vec<StageReport>,
 }
 
 impl Trace {
     fn begin(state: &ProxyState, wanted: bool) -> Self {
-        Self { wanted, last: state.parts.clock.monotonic(), notes: Vec::new() }
+        Self { wanted, last: state.parts.clock.monotonic(), reports: Vec::new() }
     }
 
     fn stage(&mut self, state: &ProxyState, stage: &str, note: &str) {
@@ -160,6 +160,6 @@ impl Trace {
         let now = state.parts.clock.monotonic();
         let ms = crate::port::milliseconds(now.saturating_sub(self.last));
         self.last = now;
-        self.notes.push(StageNote { stage: stage.to_owned(), ms, note: note.to_owned() });
+        self.reports.push(StageReport { stage: stage.to_owned(), ms, note: note.to_owned() });
     }
 }

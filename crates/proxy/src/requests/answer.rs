@@ -106,7 +106,7 @@ fn map_uris(value: &mut Value, ask: &Ask, server: &str, uris: &ResourceUris) {
             },
         }
     }
-    if let Some(place) = value.get_mut(name).filter(|place| place.is_array()) {
-        *place = Value::Array(items);
+    if let Some(list) = value.get_mut(name).filter(|list| list.is_array()) {
+        *list = Value::Array(items);
     }
 }

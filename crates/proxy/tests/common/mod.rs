@@ -99,8 +99,8 @@ impl Ledger for TapedLedger {
         self.there()?;
         self.kept.record_events(events).await
     }
-    async fn note_uses(&self, uses: Vec<(String, String)>) -> Result<(), LedgerError> {
-        self.kept.note_uses(uses).await
+    async fn record_uses(&self, uses: Vec<(String, String)>) -> Result<(), LedgerError> {
+        self.kept.record_uses(uses).await
     }
     async fn decide_approval(&self, verdict: ApprovalVerdict) -> Result<Decided, LedgerError> {
         self.kept.decide_approval(verdict).await

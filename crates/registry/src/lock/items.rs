@@ -143,7 +143,7 @@ impl LockFile {
                     "the digest of `{}` does not match its entry; the file was edited by hand",
                     id.escape_debug()
                 );
-                return Err(InvalidLock { message, place: None });
+                return Err(InvalidLock { message, location: None });
             }
         }
         Ok(())

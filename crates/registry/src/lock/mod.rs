@@ -146,9 +146,9 @@ impl LockFile {
     pub fn parse(text: &[u8]) -> Result<Self, InvalidLock> {
         let value = json::parse(text).map_err(|fault| InvalidLock {
             message: fault.message.clone(),
-            place: Some(json::line_column(text, fault.offset)),
+            location: Some(json::line_column(text, fault.offset)),
         })?;
-        let other = |message: String| InvalidLock { message, place: None };
+        let other = |message: String| InvalidLock { message, location: None };
         let version = value.get("version").and_then(Value::as_str).unwrap_or_default();
         if version.split('.').next() != Some(VERSION_MAJOR) {
             return Err(other(format!(

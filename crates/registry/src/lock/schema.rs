@@ -31,7 +31,7 @@ pub(super) enum Direction {
 /// Keywords with texts for readers and models.
 const TEXTS: [&str; 3] = ["title", "description", "$comment"];
 /// Keywords that do not change the set of valid values.
-const NOTES: [&str; 8] =
+const ANNOTATIONS: [&str; 8] =
     ["default", "examples", "deprecated", "readOnly", "writeOnly", "$schema", "$id", "$anchor"];
 /// Keywords with one schema below them.
 const SCHEMAS: [&str; 8] = [
@@ -222,7 +222,7 @@ impl Comparison<'_> {
                 }
                 _ => self.turned(before, after, Turn::Other, "the text"),
             },
-            _ if NOTES.contains(&key) => {
+            _ if ANNOTATIONS.contains(&key) => {
                 self.tell(before, after, Compatibility::Compatible, "an annotation is different");
             }
             // The order of a set has no meaning.

@@ -36,8 +36,8 @@ pub fn text(diffs: &[ToolDiff]) -> String {
         let id = one_line(&diff.tool_id);
         let _ = writeln!(out, "{id} ({}): {what}", one_line(&diff.source));
         if let Some(digest) = &diff.source_digest {
-            let short: String = digest.chars().take(DIGEST_SHOWN).collect();
-            let _ = writeln!(out, "  approve exactly this: {id}@{short}");
+            let prefix: String = digest.chars().take(DIGEST_SHOWN).collect();
+            let _ = writeln!(out, "  approve exactly this: {id}@{prefix}");
         }
         for change in &diff.changes {
             field(change, &mut out);
@@ -50,7 +50,7 @@ pub fn text(diffs: &[ToolDiff]) -> String {
 }
 
 fn field(change: &FieldChange, out: &mut String) {
-    let place = one_line(&format!("{}{}", change.field, change.path));
+    let location = one_line(&format!("{}{}", change.field, change.path));
     let verdict = match change.verdict {
         Compatibility::Compatible => "",
         Compatibility::Breaking => "  BREAKING",
@@ -65,15 +65,15 @@ fn field(change: &FieldChange, out: &mut String) {
                 WordChange::Removed => format!("[-{}-]", visible(&word.text)),
             })
             .collect();
-        let _ = writeln!(out, "  ~ {place}{verdict}\n      {}", words.join(" "));
+        let _ = writeln!(out, "  ~ {location}{verdict}\n      {}", words.join(" "));
         return;
     }
     let line = match (&change.before, &change.after) {
-        (None, Some(after)) => format!("  + {place}: {}", value(after)),
-        (Some(before), None) => format!("  - {place}: {}", value(before)),
+        (None, Some(after)) => format!("  + {location}: {}", value(after)),
+        (Some(before), None) => format!("  - {location}: {}", value(before)),
         (before, after) => {
             let shown = |side: &Option<Value>| side.as_ref().map(value).unwrap_or_default();
-            format!("  ~ {place}: {} -> {}", shown(before), shown(after))
+            format!("  ~ {location}: {} -> {}", shown(before), shown(after))
         }
     };
     let _ = writeln!(out, "{line}{verdict}\n      {}", one_line(&change.reason));

@@ -63,10 +63,10 @@ async fn relay<A>(
                 told_to_stop = true;
                 counterpart.cancel.cancel();
             }
-            place = outgoing.reserve(), if waiting.is_some() => {
+            permit = outgoing.reserve(), if waiting.is_some() => {
                 // Fails only if the client has disconnected.
-                if let (Ok(place), Some(notice)) = (place, waiting.take()) {
-                    place.send(notice);
+                if let (Ok(permit), Some(notice)) = (permit, waiting.take()) {
+                    permit.send(notice);
                 }
             }
             Ok(progress) = counterpart.progress.recv(), if token.is_some() && waiting.is_none() => {

@@ -203,7 +203,9 @@ impl Visit {
         match incoming {
             Err(fault) => Err(Box::new(reply::fault(&fault))),
             Ok(Incoming::One(Message::Request(request))) => self.request(request, accepted).await,
-            Ok(Incoming::One(Message::Notification(note))) => self.notification(&note),
+            Ok(Incoming::One(Message::Notification(notification))) => {
+                self.notification(&notification)
+            }
             Ok(Incoming::One(Message::Answer)) => {
                 if !self.is_modern_head()? {
                     self.session(None)?;
@@ -214,14 +216,14 @@ impl Visit {
         }
     }
 
-    fn notification(&self, note: &Notification) -> Served {
+    fn notification(&self, notification: &Notification) -> Served {
         if self.is_modern_head()? {
             // Nothing else to do: in this era a client cancels by closing its stream.
-            headers::check_notification(&self.headers, &note.method)
+            headers::check_notification(&self.headers, &notification.method)
                 .map_err(|error| refuse(StatusCode::BAD_REQUEST, None, &error))?;
         } else {
             let session = self.session(None)?;
-            session.notified(note);
+            session.notified(notification);
         }
         Ok(StatusCode::ACCEPTED.into_response())
     }

@@ -102,16 +102,16 @@ impl Drop for Running {
 }
 
 /// Returns the id of the request that a notification cancels.
-pub(super) fn cancelled(note: &Notification) -> Option<Id> {
+pub(super) fn cancelled(notification: &Notification) -> Option<Id> {
     #[derive(serde::Deserialize)]
     #[serde(rename_all = "camelCase")]
     struct Cancelled {
         request_id: Value,
     }
-    if note.method != "notifications/cancelled" {
+    if notification.method != "notifications/cancelled" {
         return None;
     }
-    Id::of(&note.params.read::<Cancelled>().ok()?.request_id)
+    Id::of(&notification.params.read::<Cancelled>().ok()?.request_id)
 }
 
 #[cfg(test)]

@@ -44,7 +44,7 @@ pub(super) fn answer(
     let after = match &cursor {
         None => None,
         Some(cursor) => match gateway.proxy.position(&listing, cursor) {
-            Some(place) => Some(place),
+            Some(position) => Some(position),
             None => {
                 let message = "the cursor is not one of this listing; begin without one";
                 return Err(RpcError::invalid_params(message));
@@ -77,8 +77,8 @@ pub(super) fn answer(
         }
     };
     let mut rest = Map::new();
-    if let Some(place) = next {
-        rest.insert("nextCursor".to_owned(), json!(gateway.proxy.cursor(&listing, &place)));
+    if let Some(position) = next {
+        rest.insert("nextCursor".to_owned(), json!(gateway.proxy.cursor(&listing, &position)));
     }
     Ok(Page { member, items, rest })
 }

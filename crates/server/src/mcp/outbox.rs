@@ -84,13 +84,13 @@ impl Outbox {
     ) {
         loop {
             // Reserves a place first, so that no notification is taken that cannot be sent.
-            let Ok(place) = outgoing.reserve().await else { return };
+            let Ok(permit) = outgoing.reserve().await else { return };
             let taken = tokio::select! {
                 taken = self.take(subscription) => taken,
                 () = outgoing.closed() => return,
             };
             match taken {
-                Some(message) => place.send(Outgoing::Notice(message)),
+                Some(message) => permit.send(Outgoing::Notice(message)),
                 None => return,
             }
         }

@@ -24,13 +24,13 @@ pub(super) trait Tracked {
 }
 
 /// A time at which a session was used, or was found in use, and the number of the session.
-type Place = (Instant, u64);
+type UseOrder = (Instant, u64);
 
 /// Sessions.
 pub(super) struct SessionTable<S> {
-    by_id: HashMap<String, (Place, Arc<S>)>,
-    by_use: BTreeMap<Place, Arc<S>>,
-    by_caller: HashMap<Arc<str>, BTreeSet<Place>>,
+    by_id: HashMap<String, (UseOrder, Arc<S>)>,
+    by_use: BTreeMap<UseOrder, Arc<S>>,
+    by_caller: HashMap<Arc<str>, BTreeSet<UseOrder>>,
     /// The callers, by the number of their sessions.
     callers: BTreeSet<(usize, Arc<str>)>,
     made: u64,
@@ -71,23 +71,23 @@ impl<S: Tracked> SessionTable<S> {
     pub(super) fn insert(&mut self, session: Arc<S>, now: Instant) {
         self.remove(session.id());
         self.made += 1;
-        let place = (session.idle_since().unwrap_or(now), self.made);
+        let position = (session.idle_since().unwrap_or(now), self.made);
         let caller: Arc<str> = session.caller().into();
         let own = self.by_caller.entry(Arc::clone(&caller)).or_default();
         self.callers.remove(&(own.len(), Arc::clone(&caller)));
-        own.insert(place);
+        own.insert(position);
         self.callers.insert((own.len(), caller));
-        self.by_id.insert(session.id().to_owned(), (place, Arc::clone(&session)));
-        self.by_use.insert(place, session);
+        self.by_id.insert(session.id().to_owned(), (position, Arc::clone(&session)));
+        self.by_use.insert(position, session);
     }
 
     pub(super) fn remove(&mut self, id: &str) -> Option<Arc<S>> {
-        let (place, session) = self.by_id.remove(id)?;
-        self.by_use.remove(&place);
+        let (position, session) = self.by_id.remove(id)?;
+        self.by_use.remove(&position);
         let caller: Arc<str> = session.caller().into();
         if let Some(own) = self.by_caller.get_mut(&caller) {
             self.callers.remove(&(own.len(), Arc::clone(&caller)));
-            own.remove(&place);
+            own.remove(&position);
             match own.len() {
                 0 => drop(self.by_caller.remove(&caller)),
                 left => drop(self.callers.insert((left, caller))),
@@ -102,14 +102,14 @@ impl<S: Tracked> SessionTable<S> {
         let found = loop {
             let own = self.by_caller.get(caller);
             let next = own.and_then(|own| own.range((after, Bound::Unbounded)).next().copied());
-            let Some(place) = next else { break None };
-            let Some(session) = self.by_use.get(&place) else { break None };
+            let Some(position) = next else { break None };
+            let Some(session) = self.by_use.get(&position) else { break None };
             match session.idle_since() {
-                Some(since) if since <= place.0 => break Some(session.id().to_owned()),
-                Some(since) => self.advance(place, since),
+                Some(since) if since <= position.0 => break Some(session.id().to_owned()),
+                Some(since) => self.advance(position, since),
                 None => {
-                    after = Bound::Excluded(place);
-                    busy.push(place);
+                    after = Bound::Excluded(position);
+                    busy.push(position);
                 }
             }
         };
@@ -122,19 +122,19 @@ impl<S: Tracked> SessionTable<S> {
     /// Removes the sessions that have been idle since `before` or longer at `now`.
     pub(super) fn take_idle_since(&mut self, before: Instant, now: Instant) -> Vec<Arc<S>> {
         let (mut after, mut busy, mut idle) = (Bound::Unbounded, Vec::new(), Vec::new());
-        while let Some((place, session)) = self.by_use.range((after, Bound::Unbounded)).next()
-            && place.0 <= before
+        while let Some((position, session)) = self.by_use.range((after, Bound::Unbounded)).next()
+            && position.0 <= before
         {
-            let place = *place;
+            let position = *position;
             match session.idle_since() {
                 Some(since) if since <= before => {
-                    after = Bound::Excluded(place);
+                    after = Bound::Excluded(position);
                     idle.push(session.id().to_owned());
                 }
-                Some(since) => self.advance(place, since),
+                Some(since) => self.advance(position, since),
                 None => {
-                    after = Bound::Excluded(place);
-                    busy.push(place);
+                    after = Bound::Excluded(position);
+                    busy.push(position);
                 }
             }
         }
@@ -148,16 +148,16 @@ impl<S: Tracked> SessionTable<S> {
     }
 
     /// Moves sessions that are in use at `now` to the end of the order.
-    fn advance_all(&mut self, busy: Vec<Place>, now: Instant) {
-        busy.into_iter().for_each(|place| self.advance(place, now));
+    fn advance_all(&mut self, busy: Vec<UseOrder>, now: Instant) {
+        busy.into_iter().for_each(|position| self.advance(position, now));
     }
 
     /// Moves a session to a later time.
-    fn advance(&mut self, place: Place, used: Instant) {
-        let later = (used.max(place.0), place.1);
-        let Some(session) = self.by_use.remove(&place) else { return };
+    fn advance(&mut self, position: UseOrder, used: Instant) {
+        let later = (used.max(position.0), position.1);
+        let Some(session) = self.by_use.remove(&position) else { return };
         if let Some(own) = self.by_caller.get_mut(session.caller()) {
-            own.remove(&place);
+            own.remove(&position);
             own.insert(later);
         }
         if let Some((own, _)) = self.by_id.get_mut(session.id()) {

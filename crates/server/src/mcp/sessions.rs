@@ -118,8 +118,8 @@ impl Session {
     }
 
     /// Applies a notification of the client. All but cancellations are ignored.
-    pub(super) fn notified(&self, note: &Notification) {
-        if let Some(id) = cancelled(note) {
+    pub(super) fn notified(&self, notification: &Notification) {
+        if let Some(id) = cancelled(notification) {
             self.in_flight.cancel(&id);
         }
     }
@@ -195,7 +195,7 @@ impl Session {
             match message {
                 Err(fault) => answers.push(fault.answer()),
                 Ok(Message::Answer) => (),
-                Ok(Message::Notification(note)) => self.notified(&note),
+                Ok(Message::Notification(notification)) => self.notified(&notification),
                 Ok(Message::Request(request)) => {
                     let meta = request.params.meta();
                     let begun = meta.and_then(|meta| {

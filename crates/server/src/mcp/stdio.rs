@@ -161,13 +161,13 @@ impl Pipe {
     async fn message(&self, session: &mut Option<Arc<Session>>, message: Message) {
         match message {
             Message::Request(request) => self.request(session, request).await,
-            Message::Notification(note) => self.notified(&note),
+            Message::Notification(notification) => self.notified(&notification),
             Message::Answer => (),
         }
     }
 
-    fn notified(&self, note: &Notification) {
-        if let Some(id) = cancelled(note) {
+    fn notified(&self, notification: &Notification) {
+        if let Some(id) = cancelled(notification) {
             self.in_flight.cancel(&id);
         }
     }

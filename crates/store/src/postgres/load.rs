@@ -178,8 +178,8 @@ impl Session {
         let key_ids = asked.add(with_key_ids, &s.key_ids, || given![]);
         let answers = self.ask_all(&asked.0, &AtomicBool::new(true)).await?;
         drop(asked);
-        let rows = |place: Option<usize>| -> &[Row] {
-            place.and_then(|place| answers.get(place)).map_or(&[], Vec::as_slice)
+        let rows = |index: Option<usize>| -> &[Row] {
+            index.and_then(|index| answers.get(index)).map_or(&[], Vec::as_slice)
         };
         let mut spent = Vec::new();
         let mut found = HashMap::new();

@@ -108,7 +108,7 @@ pub async fn open(
     check_keys(client, &digester).await?;
     let mut lost = Vec::new();
     for kept in &kept {
-        lost.extend(shorter(client, kept).await?);
+        lost.extend(truncated(client, kept).await?);
     }
     if let (Some((writer, size, found)), false) = (lost.last(), accept_restored) {
         let (writer, size, found) = (writer.clone(), *size, *found);
@@ -216,7 +216,7 @@ async fn check_keys(
 
 /// Returns the writer, the expected size and the found size of a log that is shorter than the
 /// stored checkpoint.
-async fn shorter(
+async fn truncated(
     client: &tokio_postgres::Client,
     kept: &Checkpoint,
 ) -> Result<Option<(String, u64, u64)>, OpenError> {

@@ -301,7 +301,7 @@ statements! {
     put_orders = "INSERT INTO orders (kind, name, body)
                   SELECT * FROM unnest($1::text[], $2::text[], $3::text[])
                   ON CONFLICT (kind, name) DO UPDATE SET body = excluded.body";
-    note_uses = "UPDATE orders o SET used = n.used
+    record_uses = "UPDATE orders o SET used = n.used
                  FROM unnest($1::text[], $2::text[]) AS n (name, used)
                  WHERE o.kind = 'key' AND o.name = n.name
                      AND (o.used IS NULL OR o.used < n.used)";

@@ -260,7 +260,7 @@ impl Session {
         if !batch.key_uses.is_empty() {
             let names: Vec<&str> = batch.key_uses.keys().map(String::as_str).collect();
             let times: Vec<&str> = batch.key_uses.values().map(String::as_str).collect();
-            writes.push((&s.note_uses, given![names, times]));
+            writes.push((&s.record_uses, given![names, times]));
         }
         if !batch.events.is_empty() {
             writes.push((&s.put_events, event_columns(to.writer(), batch)?));

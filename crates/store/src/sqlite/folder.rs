@@ -255,18 +255,18 @@ impl StoreFolder {
 
     /// Returns the record of the last check that the database has passed.
     pub(super) fn last_check(&self) -> Option<Vec<u8>> {
-        let mut note = Vec::new();
+        let mut check = Vec::new();
         let file = File::open(self.0.join(LAST_CHECK)).ok()?;
-        file.take(4 << 10).read_to_end(&mut note).ok()?;
-        Some(note)
+        file.take(4 << 10).read_to_end(&mut check).ok()?;
+        Some(check)
     }
 
     /// Writes the record of a check. If the record is missing or incomplete, the next start checks
     /// again.
-    pub(super) fn keep_check(&self, note: &[u8]) {
+    pub(super) fn keep_check(&self, check: &[u8]) {
         let mut options = private();
         let file = options.create(true).truncate(true).write(true).open(self.0.join(LAST_CHECK));
-        if let Err(error) = file.and_then(|mut file| file.write_all(note)) {
+        if let Err(error) = file.and_then(|mut file| file.write_all(check)) {
             tracing::debug!(%error, "the check of the database is not recorded");
         }
     }

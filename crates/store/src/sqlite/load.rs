@@ -265,12 +265,12 @@ impl Transaction<'_> {
             let mut rows = statement.query([&worker]).map_err(failed)?;
             while let Some(row) = rows.next().map_err(failed)? {
                 let read = || Ok(((row.get(0)?, row.get(1)?), (row.get(2)?, row.get(3)?)));
-                let (place, name): ((String, i64), CallName) = read().map_err(failed)?;
+                let (position, name): ((String, i64), CallName) = read().map_err(failed)?;
                 let has = || own.contains(&name);
                 let is_lost = |worker: &str| self.is_lost(worker);
                 let is_left = queue::is_left(worker.as_deref(), self.writer, has, is_lost);
                 if is_left {
-                    left = left.into_iter().chain([place]).min();
+                    left = left.into_iter().chain([position]).min();
                 }
                 // Those of another worker are left together.
                 if is_left || !is_own {
@@ -279,8 +279,8 @@ impl Transaction<'_> {
             }
         }
         match left {
-            Some((_, place)) => {
-                self.one(&format!("SELECT {CALL} FROM queue WHERE place = ?1"), [place], call)
+            Some((_, position)) => {
+                self.one(&format!("SELECT {CALL} FROM queue WHERE place = ?1"), [position], call)
             }
             None => self.one(
                 &format!(

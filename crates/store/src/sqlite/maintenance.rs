@@ -142,12 +142,12 @@ pub fn restore(data: &Path, from: &Path) -> Result<Option<PathBuf>, MaintenanceE
         if there {
             std::fs::rename(data, &aside).map_err(file(data))?;
         }
-        let placed = std::fs::rename(&draft, data).map_err(file(data));
-        if placed.is_err() && there {
+        let renamed = std::fs::rename(&draft, data).map_err(file(data));
+        if renamed.is_err() && there {
             // Moves the old store back.
             let _ = std::fs::rename(&aside, data);
         }
-        placed
+        renamed
     });
     if moved.is_err() {
         let _ = std::fs::remove_dir_all(&draft);

@@ -208,9 +208,9 @@ pub fn open(
     }
     let mut lost = Vec::new();
     for kept in kept {
-        lost.extend(shorter(kept, &path, &connection)?);
+        lost.extend(truncated(kept, &path, &connection)?);
     }
-    if let (Some(Shorter { writer, size, found }), false) = (lost.last(), accept_restored) {
+    if let (Some(TruncatedLog { writer, size, found }), false) = (lost.last(), accept_restored) {
         let (writer, size, found) = (writer.clone(), *size, *found);
         return Err(OpenError::RolledBack { writer, size, found });
     }
@@ -381,24 +381,24 @@ fn check_keys(
 }
 
 /// A log that is shorter than its stored checkpoint.
-struct Shorter {
+struct TruncatedLog {
     writer: String,
     size: u64,
     found: u64,
 }
 
 /// Compares the database with a checkpoint that is stored next to it.
-fn shorter(
+fn truncated(
     kept: Checkpoint,
     path: &Path,
     connection: &Connection,
-) -> Result<Option<Shorter>, OpenError> {
+) -> Result<Option<TruncatedLog>, OpenError> {
     let found: Option<i64> = connection
         .query_row("SELECT size FROM writers WHERE writer = ?1", [&kept.writer], |row| row.get(0))
         .optional()
         .map_err(|source| OpenError::Database { path: path.display().to_string(), source })?;
     let found = found.unwrap_or_default().unsigned_abs();
-    Ok((found < kept.size).then_some(Shorter { writer: kept.writer, size: kept.size, found }))
+    Ok((found < kept.size).then_some(TruncatedLog { writer: kept.writer, size: kept.size, found }))
 }
 
 #[cfg(test)]

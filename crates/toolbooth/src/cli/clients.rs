@@ -9,7 +9,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use toolbooth_import::HookClient;
 
 use super::Shown;
-use crate::import::secrets::SecretPlace;
+use crate::import::secrets::SecretStorage;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Import {
@@ -113,7 +113,7 @@ pub(crate) struct ClientArgs {
     pub(crate) force: bool,
     /// Where to store secrets and other values of the file; default: key ring, or files of mode 0600.
     #[arg(long, value_enum, value_name = "PLACE", conflicts_with = "undo")]
-    pub(crate) secrets: Option<SecretPlace>,
+    pub(crate) secrets: Option<SecretStorage>,
     #[command(flatten)]
     pub(crate) shown: Shown,
 }

@@ -66,7 +66,7 @@ pub(super) async fn call(
         called = &mut calling => Ok(called),
         stop = stopped(&mut signals, &mut maintenance) => Err(stop),
     };
-    let ((result, notes), defect) = match called {
+    let ((result, reports), defect) = match called {
         Ok(called) => (called, None),
         // The call is cancelled, and still receives its receipt.
         Err(defect) => {
@@ -86,7 +86,7 @@ pub(super) async fn call(
     if format.is_json() {
         let mut out = serde_json::to_value(&result).unwrap_or_default();
         if let (true, Some(members)) = (explain, out.as_object_mut()) {
-            members.insert("explain".to_owned(), json!(notes));
+            members.insert("explain".to_owned(), json!(reports));
         }
         output::json(&out);
         return Ok(succeeded);
@@ -128,8 +128,8 @@ pub(super) async fn call(
         crate::notice(&format!("warning: {warning}"));
     }
     if explain {
-        for note in notes {
-            crate::notice(&format!("{:>10.3} ms  {:<14}{}", note.ms, note.stage, note.note));
+        for report in reports {
+            crate::notice(&format!("{:>10.3} ms  {:<14}{}", report.ms, report.stage, report.note));
         }
     }
     Ok(succeeded)

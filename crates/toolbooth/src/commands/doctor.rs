@@ -115,9 +115,9 @@ pub(super) async fn doctor(
 }
 
 fn of_failure(name: &str, failure: &Failure) -> Check {
-    let place = failure.path.as_ref().map(|path| format!(" ({path})")).unwrap_or_default();
+    let shown_path = failure.path.as_ref().map(|path| format!(" ({path})")).unwrap_or_default();
     let remedy = failure.hint.clone().unwrap_or_else(|| "mend it and run this again".to_owned());
-    bad(name, "failed", format!("{}{place}", failure.message), remedy)
+    bad(name, "failed", format!("{}{shown_path}", failure.message), remedy)
 }
 
 /// Checks the HTTP door: its limits, and the callers that it admits.
@@ -344,11 +344,11 @@ fn described(profile: &SandboxProfile, standing: bool) -> String {
 }
 
 async fn store(loaded: &Loaded, checks: &mut Vec<Check>) {
-    let place = crate::records::store_location(loaded);
+    let location = crate::records::store_location(loaded);
     let reads = match crate::records::reads(loaded, None).await {
         Ok(Some(reads)) => reads,
         Ok(None) => {
-            checks.push(ok("store", format!("nothing recorded yet, will be made at {place}")));
+            checks.push(ok("store", format!("nothing recorded yet, will be made at {location}")));
             return;
         }
         Err(failure) => {

@@ -112,12 +112,12 @@ async fn decided(
 
 /// Returns the caller that the calls of a client belong to.
 async fn caller_of(client: HookClient, hook: &Hook, loaded: &Loaded) -> Result<Caller, Failure> {
-    let place = || format!("hooks.{}.caller", client.as_str());
+    let setting = || format!("hooks.{}.caller", client.as_str());
     let caller = callers::acting(loaded, hook.caller.as_deref().unwrap_or("local")).await;
-    let caller = caller.map_err(|failure| failure.at(place()))?;
+    let caller = caller.map_err(|failure| failure.at(setting()))?;
     if caller.kind() == CallerKind::Operator {
         let message = "an agent cannot be the operator";
-        return Err(Failure::configuration(message).at(place()));
+        return Err(Failure::configuration(message).at(setting()));
     }
     Ok(caller)
 }
@@ -221,9 +221,9 @@ pub(super) fn settings(
     }
     words.extend(["--timeout".to_owned(), limit.as_secs().to_string()]);
     let words: Vec<String> = words.iter().map(|word| quoted(word)).collect();
-    let (place, settings) = client.settings(&words.join(" "), limit + MARGIN);
+    let (settings_file, settings) = client.settings(&words.join(" "), limit + MARGIN);
     if !format.is_json() {
-        crate::notice(&format!("add this to {place}:"));
+        crate::notice(&format!("add this to {settings_file}:"));
     }
     output::json(&settings);
     Ok(true)

@@ -43,9 +43,9 @@ pub(super) async fn check(offline: OfflineGateway, format: Format) -> Result<boo
                 json!({
                     "severity": finding.code.severity().as_str(),
                     "code": finding.code.as_str(),
-                    "file": finding.place.file,
-                    "line": finding.place.line,
-                    "column": finding.place.column,
+                    "file": finding.location.file,
+                    "line": finding.location.line,
+                    "column": finding.location.column,
                     "tool": finding.tool,
                     "message": finding.message,
                     "hint": finding.hint,
@@ -57,8 +57,8 @@ pub(super) async fn check(offline: OfflineGateway, format: Format) -> Result<boo
     }
     for finding in &fit.findings {
         let word = finding.code.severity().as_str();
-        let (code, place) = (finding.code.as_str(), &finding.place);
-        output::foreign(&format!("{word}: {place}: {} ({code})", rules::about(finding)));
+        let (code, location) = (finding.code.as_str(), &finding.location);
+        output::foreign(&format!("{word}: {location}: {} ({code})", rules::about(finding)));
         if let Some(hint) = &finding.hint {
             output::foreign(&format!("  {hint}"));
         }

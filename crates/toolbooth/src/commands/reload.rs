@@ -53,8 +53,9 @@ async fn reload_policy(runtime: &Runtime, last: &mut LastRead) {
     let (rest_now, authorizer) = match read {
         Ok(read) => read,
         Err(failure) => {
-            let place = failure.path.map(|place| format!("{place}: ")).unwrap_or_default();
-            let reason = format!("{place}{}", failure.message);
+            let shown_path =
+                failure.path.map(|shown_path| format!("{shown_path}: ")).unwrap_or_default();
+            let reason = format!("{shown_path}{}", failure.message);
             if last.refusal.as_ref() == Some(&reason) {
                 return;
             }
@@ -202,7 +203,7 @@ async fn reload_registry(runtime: &Runtime) {
     if !replaced.changed {
         return;
     }
-    runtime.note_replaced(&replaced.replaced).await;
+    runtime.record_replaced(&replaced.replaced).await;
     tracing::info!(tools = count, "the registry file is loaded");
     runtime.record_event(AuditEventKind::RegistryLoaded, json!({ "fromFile": count })).await;
 }

@@ -202,9 +202,9 @@ pub(super) async fn stdio(loaded: Trusted, toolset: Option<String>) -> Result<bo
 /// Reports to a client why the gateway does not start, because an editor does not show standard error.
 pub(super) async fn refuse_stdio(failure: Failure) -> Result<bool, Failure> {
     let hint = failure.hint.as_deref().unwrap_or_default();
-    let place = failure.path.as_deref().unwrap_or_default();
+    let shown_path = failure.path.as_deref().unwrap_or_default();
     let _ = toolbooth_server::mcp::refuse_stdio(&format!(
-        "Toolbooth does not start: {}: {place}; {hint}",
+        "Toolbooth does not start: {}: {shown_path}; {hint}",
         failure.message
     ))
     .await;
@@ -244,7 +244,7 @@ async fn begin(runtime: &Runtime) {
         );
     }
     crate::rules::report_warnings(runtime.offline.worlds.now().rule_fit());
-    runtime.note_replaced(&runtime.offline.replaced).await;
+    runtime.record_replaced(&runtime.offline.replaced).await;
     runtime.offline.catalogue.want_states().await;
     let catalogue = Arc::clone(&runtime.offline.catalogue);
     let unknown = catalogue.unknown_sources();

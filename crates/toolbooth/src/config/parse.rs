@@ -108,7 +108,7 @@ const NOT_YET: [&str; 1] = ["telemetry"];
 /// Returns the failure for an error, with place and hint. It never contains the line, which can hold a
 /// secret.
 fn failure_of(error: &toml::de::Error, text: &str, file: &str) -> Failure {
-    let place = match error.span().filter(|_| !text.is_empty()) {
+    let location = match error.span().filter(|_| !text.is_empty()) {
         Some(span) => {
             let (line, column) =
                 toolbooth_contracts::json::line_column(text.as_bytes(), span.start);
@@ -130,7 +130,7 @@ fn failure_of(error: &toml::de::Error, text: &str, file: &str) -> Failure {
         Some(key) => format!("`{key}`: {message}"),
         None => message.to_owned(),
     };
-    let failure = Failure::configuration(message.clone()).at(place);
+    let failure = Failure::configuration(message.clone()).at(location);
     if key == Some("command") && message.ends_with("expected a string") {
         return failure.hint("it is one program; its arguments go into `args`");
     }
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_keys_name_place_and_nearest_name() {
+    fn unknown_keys_name_their_location_and_the_nearest_name() {
         let error = parse("[flags]\nmcp_tool = true\n", "t.toml", Vec::new()).unwrap_err();
         assert_eq!(error.path.as_deref(), Some("t.toml:2:1"));
         assert_eq!(error.hint.as_deref(), Some("did you mean `mcp_tools`?"));

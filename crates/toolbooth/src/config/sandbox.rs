@@ -189,15 +189,15 @@ impl Sandboxes {
         })
     }
 
-    /// Returns the profile that `said` at `place` selects for a process that serves many calls and runs in
+    /// Returns the profile that `said` at `setting` selects for a process that serves many calls and runs in
     /// `folder`.
     pub(crate) fn standing(
         &self,
         said: Option<&Sandbox>,
-        place: &str,
+        setting: &str,
         folder: Option<&Path>,
     ) -> Result<ProfileSetting, Failure> {
-        let standing = self.meaning(said, place, folder)?;
+        let standing = self.meaning(said, setting, folder)?;
         if let ProfileSetting::Profile { profile, .. } = &standing {
             let limits = profile.limits.clone().unwrap_or_default();
             let of_calls = [
@@ -213,7 +213,7 @@ impl Sandboxes {
                     "cpu_s" => "`cpu_percent` bounds its processor time",
                     _ => "the tools' `timeout_ms` bounds each call",
                 };
-                return Err(Failure::configuration(message).at(place.to_owned()).hint(hint));
+                return Err(Failure::configuration(message).at(setting.to_owned()).hint(hint));
             }
         }
         Ok(standing)
@@ -222,12 +222,12 @@ impl Sandboxes {
     /// Rejects invalid profiles, also those that are not used.
     pub(crate) fn check(&self) -> Result<(), Failure> {
         for name in self.profiles.keys() {
-            let place = format!("sandbox.profiles.{name}");
+            let setting = format!("sandbox.profiles.{name}");
             if ["none", "default", "server"].contains(&name.as_str()) {
                 let message = format!("`{name}` is the name of a shipped profile");
-                return Err(Failure::configuration(message).at(place).hint("call it otherwise"));
+                return Err(Failure::configuration(message).at(setting).hint("call it otherwise"));
             }
-            self.meaning(Some(&Sandbox::Named(name.clone())), &place, None)?;
+            self.meaning(Some(&Sandbox::Named(name.clone())), &setting, None)?;
         }
         Ok(())
     }
@@ -235,7 +235,7 @@ impl Sandboxes {
     fn meaning(
         &self,
         said: Option<&Sandbox>,
-        place: &str,
+        setting: &str,
         folder: Option<&Path>,
     ) -> Result<ProfileSetting, Failure> {
         let mut enforce = None;
@@ -250,7 +250,7 @@ impl Sandboxes {
                         enforce = profile.enforce;
                         profile.contract(folder)
                     }
-                    None => return Err(self.unknown(other, place)),
+                    None => return Err(self.unknown(other, setting)),
                 },
             },
             Some(Sandbox::Own(profile)) => {
@@ -269,22 +269,22 @@ impl Sandboxes {
         ];
         if zero.contains(&Some(0)) {
             let message = "a limit of 0 lets nothing run";
-            return Err(Failure::configuration(message.to_owned()).at(place.to_owned()));
+            return Err(Failure::configuration(message.to_owned()).at(setting.to_owned()));
         }
         let hosts = profile.net.as_ref().map(|net| net.hosts.clone()).unwrap_or_default();
         toolbooth_adapters::egress::AllowList::parse(&hosts)
-            .map_err(|error| Failure::configuration(error.to_string()).at(place.to_owned()))?;
+            .map_err(|error| Failure::configuration(error.to_string()).at(setting.to_owned()))?;
         Ok(ProfileSetting::Profile { profile: Box::new(profile), enforce })
     }
 
-    fn unknown(&self, name: &str, place: &str) -> Failure {
+    fn unknown(&self, name: &str, setting: &str) -> Failure {
         let known = self.profiles.keys().map(String::as_str);
         let near = toolbooth_contracts::id::nearest(
             name,
             ["none", "default", "server"].into_iter().chain(known),
         );
         let failure = Failure::configuration(format!("there is no sandbox profile `{name}`"));
-        failure.at(place.to_owned()).hint(match near {
+        failure.at(setting.to_owned()).hint(match near {
             Some(near) => format!("did you mean `{near}`?"),
             None => "write it as `[sandbox.profiles.NAME]`, or say `none`, `default` or `server`"
                 .to_owned(),
@@ -295,16 +295,16 @@ impl Sandboxes {
     pub(crate) fn of_calls(
         &self,
         said: Option<&Sandbox>,
-        place: &str,
+        setting: &str,
         folder: Option<&Path>,
     ) -> Result<Option<SandboxProfile>, Failure> {
-        match self.meaning(said, place, folder)? {
+        match self.meaning(said, setting, folder)? {
             ProfileSetting::Unsaid => Ok(None),
             ProfileSetting::Profile { profile, .. } => Ok(Some(*profile)),
             ProfileSetting::Free => Err(Failure::configuration(
                 "how a tool of one process per call is contained is decided by its trust level",
             )
-            .at(place.to_owned())
+            .at(setting.to_owned())
             .hint("say `trust_level = \"trusted\"` for tools that may run as the gateway does")),
         }
     }

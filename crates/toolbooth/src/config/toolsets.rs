@@ -50,16 +50,16 @@ pub(crate) fn toolsets(config: &Config) -> Result<BTreeMap<String, ToolSet>, Fai
     let servers: BTreeSet<String> = config.servers.keys().map(|name| tool_id(name)).collect();
     let mut out = BTreeMap::new();
     for (name, set) in &config.toolsets {
-        let place = format!("toolsets.{name}");
+        let setting = format!("toolsets.{name}");
         let fits = name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-'));
         if name.is_empty() || name.len() > NAME_MAX || !fits {
             let message =
                 format!("a tool set's name has 1 to {NAME_MAX} of the characters A-Z a-z 0-9 _ -");
-            return Err(Failure::configuration(message).at(place));
+            return Err(Failure::configuration(message).at(setting));
         }
         for (member, patterns) in [("prompts", &set.prompts), ("resources", &set.resources)] {
             for pattern in patterns.iter().flatten() {
-                check_server(pattern, &servers, &format!("{place}.{member}"))?;
+                check_server(pattern, &servers, &format!("{setting}.{member}"))?;
             }
         }
         let set = ToolSet {
@@ -76,7 +76,7 @@ pub(crate) fn toolsets(config: &Config) -> Result<BTreeMap<String, ToolSet>, Fai
 fn check_server(
     pattern: &ToolPattern,
     servers: &BTreeSet<String>,
-    place: &str,
+    setting: &str,
 ) -> Result<(), Failure> {
     let text = pattern.as_str();
     let known = |server: &String| {
@@ -87,7 +87,7 @@ fn check_server(
     }
     let server = text.split('.').next().unwrap_or_default();
     let message = format!("`{}` names no server of `[servers]`", text.escape_debug());
-    let failure = Failure::configuration(message).at(place);
+    let failure = Failure::configuration(message).at(setting);
     Err(match nearest(server, servers.iter().map(String::as_str)) {
         Some(near) => failure.hint(format!("did you mean `{near}.*`?")),
         None => failure.hint("write `SERVER.NAME`, `SERVER.URI`, or `SERVER.*`"),

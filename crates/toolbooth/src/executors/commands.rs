@@ -70,8 +70,8 @@ fn runtime_settings(
     name: &str,
     runtime: &config::RuntimeSection,
 ) -> Result<CommandSettings, Failure> {
-    let place = format!("runtimes.{name}");
-    let wrong = |message: String| Failure::configuration(message).at(place.clone());
+    let setting = format!("runtimes.{name}");
+    let wrong = |message: String| Failure::configuration(message).at(setting.clone());
     let of_handlers = runtime.dir.is_some() || runtime.workers.is_some();
     if of_handlers || runtime.language.is_some() || runtime.interpreter.is_some() {
         let message =
@@ -80,7 +80,7 @@ fn runtime_settings(
     }
     let text = runtime.command.as_ref();
     let text = text.ok_or_else(|| wrong("a runtime of commands needs `command`".to_owned()))?;
-    let words = words(text, &format!("{place}.command"))?;
+    let words = words(text, &format!("{setting}.command"))?;
     let template = CommandTemplate::parse(&words).map_err(|error| wrong(error.to_string()))?;
     let cwd = folder(loaded, runtime.cwd.as_ref());
     let line = CommandLine {
@@ -98,23 +98,23 @@ fn runtime_settings(
         error_text: runtime.error_text,
         sandbox: sandboxes.of_calls(
             runtime.sandbox.as_ref(),
-            &format!("{place}.sandbox"),
+            &format!("{setting}.sandbox"),
             present(&cwd).as_deref(),
         )?,
         levels: levels(&loaded.config),
     })
 }
 
-fn words(text: &config::CommandText, place: &str) -> Result<Vec<String>, Failure> {
+fn words(text: &config::CommandText, setting: &str) -> Result<Vec<String>, Failure> {
     let words = match text {
         config::CommandText::Words(words) => Ok(words.clone()),
         config::CommandText::Text(text) => command::words(text),
     };
     match words {
         Ok(words) if !words.is_empty() => Ok(words),
-        Ok(_) => Err(Failure::configuration("the command names no program").at(place.to_owned())),
+        Ok(_) => Err(Failure::configuration("the command names no program").at(setting.to_owned())),
         Err(error) => Err(Failure::configuration(format!("the command cannot be read: {error}"))
-            .at(place.to_owned())),
+            .at(setting.to_owned())),
     }
 }
 
@@ -124,12 +124,12 @@ pub(crate) fn tools(
     name: &str,
     pair: &config::CommandPair,
 ) -> Result<CommandTools, Failure> {
-    let place = format!("commands.{name}");
+    let setting = format!("commands.{name}");
     let env = settings(loaded, &pair.env);
     let cwd = Some(folder(loaded, pair.cwd.as_ref()));
     let sandbox = loaded.config.sandbox.of_calls(
         pair.sandbox.as_ref(),
-        &format!("{place}.sandbox"),
+        &format!("{setting}.sandbox"),
         cwd.as_ref().and_then(present).as_deref(),
     )?;
     let line = |argv: Vec<String>| CommandLine {
@@ -142,8 +142,8 @@ pub(crate) fn tools(
     };
     Ok(CommandTools {
         name: name.to_owned(),
-        discover: line(words(&pair.discover_command, &format!("{place}.discover_command"))?),
-        call: line(words(&pair.call_command, &format!("{place}.call_command"))?),
+        discover: line(words(&pair.discover_command, &format!("{setting}.discover_command"))?),
+        call: line(words(&pair.call_command, &format!("{setting}.call_command"))?),
         discover_timeout: pair.discover_timeout_ms.map_or(DISCOVER_TIMEOUT, Duration::from_millis),
         listing_bytes_max: pair.listing_bytes_max.unwrap_or(command::LISTING_BYTES_MAX),
         error_text: pair.error_text,

@@ -51,9 +51,9 @@ fn settings_of(
     said: &config::endpoints::Endpoint,
     doors: &OwnDoors,
 ) -> Result<Result<EndpointSettings, secrets::SecretError>, Failure> {
-    let place = format!("endpoints.{name}");
+    let setting = format!("endpoints.{name}");
     let wrong = |message: &dyn std::fmt::Display| {
-        Failure::configuration(message.to_string()).at(place.clone())
+        Failure::configuration(message.to_string()).at(setting.clone())
     };
     let url = match &said.url {
         Some(url) => {

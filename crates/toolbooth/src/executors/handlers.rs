@@ -39,8 +39,8 @@ fn folders(loaded: &Loaded) -> Result<Vec<HandlerFolder>, Failure> {
         if runtime.kind != config::RuntimeKind::Handlers {
             continue;
         }
-        let place = format!("runtimes.{name}");
-        let wrong = |message: &str| Failure::configuration(message.to_owned()).at(place.clone());
+        let setting = format!("runtimes.{name}");
+        let wrong = |message: &str| Failure::configuration(message.to_owned()).at(setting.clone());
         if runtime.command.is_some() || runtime.cwd.is_some() {
             return Err(wrong("`command` and `cwd` belong to a runtime of kind `command`"));
         }
@@ -62,7 +62,7 @@ fn folders(loaded: &Loaded) -> Result<Vec<HandlerFolder>, Failure> {
             env: settings(loaded, &runtime.env),
             sandbox: sandboxes.standing(
                 runtime.sandbox.as_ref(),
-                &format!("{place}.sandbox"),
+                &format!("{setting}.sandbox"),
                 Some(&loaded.path(dir)),
             )?,
         });

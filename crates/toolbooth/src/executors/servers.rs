@@ -69,8 +69,8 @@ pub(crate) fn server_settings(
     name: &str,
     server: &config::Server,
 ) -> Result<ServerSettings, Failure> {
-    let place = format!("servers.{name}");
-    let wrong = |message: &str| Failure::configuration(message.to_owned()).at(place.clone());
+    let setting = format!("servers.{name}");
+    let wrong = |message: &str| Failure::configuration(message.to_owned()).at(setting.clone());
     let reach = match (&server.command, &server.url) {
         (Some(_), Some(_)) => {
             return Err(wrong("a server has either `command` or `url`, not both"));
@@ -88,7 +88,7 @@ pub(crate) fn server_settings(
             let own = Some(loaded.data.join(OWN_FOLDERS).join(folder_name(name)));
             let standing = loaded.config.sandbox.standing(
                 server.sandbox.as_ref(),
-                &format!("{place}.sandbox"),
+                &format!("{setting}.sandbox"),
                 present(&cwd).as_deref(),
             )?;
             let profile_name = server.sandbox.as_ref().and_then(|said| said.name(name));

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use toml_edit::{Array, InlineTable, Value};
 use toolbooth_adapters::mcp::Child;
 use toolbooth_adapters::sandbox::{is_project, is_wide};
-use toolbooth_adapters::secret_place_of;
+use toolbooth_adapters::secret_path_of;
 use toolbooth_contracts::sandbox::{Enforce, SandboxProfile};
 
 use crate::executors;
@@ -73,7 +73,7 @@ pub(crate) fn folders(child: &Child, profile: &SandboxProfile) -> Vec<Folder> {
     for path in executors::named_paths(child) {
         let known = found.iter().any(|folder| folder.path == path);
         let is_writable = writable.iter().any(|own| path.starts_with(own));
-        let is_secret = secret_place_of(&path, home.as_deref()).is_some();
+        let is_secret = secret_path_of(&path, home.as_deref()).is_some();
         if path.is_dir() && !known && !is_writable && !is_secret {
             let is_wide = is_wide(&path, home.as_deref());
             let is_project = !is_wide && is_project(&path);

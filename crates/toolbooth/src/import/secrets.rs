@@ -28,7 +28,7 @@ const NAMES_MAX: usize = 100;
 
 /// The storage of secrets and other values of a client's file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum SecretPlace {
+pub(crate) enum SecretStorage {
     /// No storage: the user who starts Toolbooth sets variables for secrets.
     Env,
     /// Files of mode 0600 in the data folder.
@@ -95,33 +95,33 @@ impl MovedValues {
 /// the key ring if this build has one that accepts them, else in files. Returns the moved values, and
 /// notices.
 pub(crate) fn relocate(
-    said: Option<SecretPlace>,
+    said: Option<SecretStorage>,
     sections: &mut Sections,
     added: &[String],
     data: &Path,
 ) -> Result<(MovedValues, Vec<String>), Failure> {
     let (mut moved, mut notices) = (MovedValues::default(), Vec::new());
-    let mut place = said.unwrap_or(match cfg!(feature = "keyring") {
-        true => SecretPlace::Keyring,
-        false => SecretPlace::File,
+    let mut storage = said.unwrap_or(match cfg!(feature = "keyring") {
+        true => SecretStorage::Keyring,
+        false => SecretStorage::File,
     });
     let mut beside: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     for (server, literal) in literals(sections, added) {
         let Literal { kind, name, variable, value, is_secret } = literal;
-        if place == SecretPlace::Env || !can_move(literal) {
+        if storage == SecretStorage::Env || !can_move(literal) {
             if *is_secret {
                 notices.push(not_copied(server, &format!("{kind}.{name}"), variable));
             }
             continue;
         }
         let value = value.expose_secret();
-        let mut kept = match place {
-            SecretPlace::Keyring => keep_in_ring(server, name, value),
+        let mut kept = match storage {
+            SecretStorage::Keyring => keep_in_ring(server, name, value),
             _ => keep_in_file(data, server, name, value),
         };
-        if let (Err(failure), SecretPlace::Keyring, None) = (&kept, place, said) {
+        if let (Err(failure), SecretStorage::Keyring, None) = (&kept, storage, said) {
             notices.push(format!("{}; files of mode 0600 are used", failure.message));
-            place = SecretPlace::File;
+            storage = SecretStorage::File;
             kept = keep_in_file(data, server, name, value);
         }
         let (location, file) = kept.inspect_err(|_| moved.take_back())?;
@@ -265,7 +265,7 @@ pub(crate) fn kept(loaded: &Loaded) -> Vec<String> {
             Setting::Kept(kept) => Some(kept.secret_ref.to_string()),
             Setting::Text(_) => None,
         })
-        .filter(|place| place.starts_with(&files) || place.starts_with(&ring))
+        .filter(|reference| reference.starts_with(&files) || reference.starts_with(&ring))
         .collect();
     kept.sort();
     kept

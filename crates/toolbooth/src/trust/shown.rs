@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use toolbooth_adapters::endpoint::Operations;
 use toolbooth_adapters::mcp::Reach;
 use toolbooth_adapters::sandbox::{default_profile, is_wide, of_call, opened_with, server_profile};
-use toolbooth_adapters::{secret_place_of, secrets};
+use toolbooth_adapters::{secret_path_of, secrets};
 use toolbooth_contracts::sandbox::{Enforce, SandboxProfile};
 
 use super::entries::{Change, leaves};
@@ -216,11 +216,11 @@ fn described(loaded: &Loaded, change: &Change) -> Vec<String> {
 /// Describes the access to a path that an argument names.
 fn named(path: &Path) -> String {
     let home = std::env::var_os("HOME").map(PathBuf::from);
-    match secret_place_of(path, home.as_deref()) {
-        Some(place) => format!(
+    match secret_path_of(path, home.as_deref()) {
+        Some(secret) => format!(
             "    its argument names {}: it does not start, because {} holds secrets",
             path.display(),
-            place.display()
+            secret.display()
         ),
         None if is_wide(path, home.as_deref()) => format!(
             "    its argument names {}, which it may not read: it has mixed content",
@@ -329,8 +329,8 @@ fn of_runtime(loaded: &Loaded, name: &str, runtime: &config::RuntimeSection) -> 
     }
     lines.extend(runtime.cwd.as_ref().map(|cwd| format!("    in {}", loaded.path(cwd).display())));
     let sandbox = &loaded.config.sandbox;
-    let place = format!("runtimes.{name}.sandbox");
-    match sandbox.of_calls(runtime.sandbox.as_ref(), &place, Some(&loaded.folder)) {
+    let setting = format!("runtimes.{name}.sandbox");
+    match sandbox.of_calls(runtime.sandbox.as_ref(), &setting, Some(&loaded.folder)) {
         Ok(Some(profile)) => lines.extend(contained(Some(&profile))),
         // The trust level of each contract determines the sandbox.
         Ok(None) => {

@@ -134,7 +134,7 @@ impl Http {
 
     /// Replies to a request of the server, unless too many replies are in progress.
     async fn reply(&self, speech: &SessionHeaders, body: Vec<u8>) {
-        if let Ok(_place) = self.replies.try_acquire() {
+        if let Ok(_permit) = self.replies.try_acquire() {
             self.notify(speech, body, HeaderMap::new()).await;
         }
     }

@@ -53,7 +53,7 @@ impl Http {
         incoming: &Incoming,
     ) -> Posted {
         // The wait counts towards the request's timeout, which may expire first.
-        let Ok(_place) = self.posts.acquire().await else {
+        let Ok(_permit) = self.posts.acquire().await else {
             return Fault::Lost("the connection is closed".to_owned()).into();
         };
         self.post_at_once(speech, post, incoming).await

@@ -11,7 +11,7 @@ fn a_part_that_ends_before_it_begins_is_empty() {
 }
 
 #[test]
-fn a_log_is_shortened_up_to_a_checkpoint_that_fits() {
+fn a_log_is_pruned_up_to_a_checkpoint_that_fits() {
     let pieces = [0, 1, 2].map(|seq: u64| Piece::Event(seq, leaf_hash(&[7]), true));
     let root = root_of(&pieces).unwrap();
     assert!(Progress::default().compute(&pieces, (3, leaf_hash(&[9]))).is_err());
@@ -25,7 +25,7 @@ fn a_log_is_shortened_up_to_a_checkpoint_that_fits() {
 }
 
 #[test]
-fn a_block_that_another_writer_has_shortened_meanwhile_still_fits() {
+fn a_block_that_another_writer_has_pruned_meanwhile_still_fits() {
     let leaf = |seq: u64| leaf_hash(&seq.to_be_bytes());
     let all: Vec<Piece> = (0..BLOCK + 6).map(|seq| Piece::Event(seq, leaf(seq), false)).collect();
     let (size, end) = (BLOCK + 2, all.len());
@@ -70,7 +70,7 @@ fn root_of(pieces: &[Piece]) -> Option<Hash> {
 
 proptest! {
     #[test]
-    fn a_log_that_is_shortened_again_and_again_keeps_its_root(
+    fn a_log_that_is_pruned_again_and_again_keeps_its_root(
         rounds in proptest::collection::vec(proptest::collection::vec(any::<bool>(), 1..90), 1..4),
     ) {
         let size = rounds.iter().map(Vec::len).max().unwrap() as u64;

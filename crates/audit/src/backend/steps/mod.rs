@@ -16,7 +16,7 @@ mod upkeep;
 pub(crate) use calls::CALL_SINCE;
 pub use calls::{CancelCall, Enqueue, FinishCall, HeartbeatCall, ReleaseCall, TakeCall};
 pub use log::{AcceptRestored, RecordEvents, SignCheckpoint, Start, Stop, check_version, started};
-pub use people::NoteUses;
+pub use people::RecordUses;
 pub use settle::{Abandon, Refuse, Settle, Wait};
 pub use upkeep::{FreeSpace, PRUNE_MAX, PruneRecords, Renew, Sweep};
 

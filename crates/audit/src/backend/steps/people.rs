@@ -57,9 +57,9 @@ impl Step for Resolution {
 /// Notes when API keys were used last. A hint for operators: nothing else follows from it, so it has no
 /// event.
 #[derive(Debug)]
-pub struct NoteUses(pub Vec<(String, String)>);
+pub struct RecordUses(pub Vec<(String, String)>);
 
-impl Step for NoteUses {
+impl Step for RecordUses {
     type Answer = ();
 
     fn needs(&self) -> Needs {

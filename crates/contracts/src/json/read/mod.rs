@@ -39,7 +39,7 @@ pub struct Reader<'t> {
 
 /// The byte range, the nesting depth and the white space of one value that was read.
 pub(super) struct Measured {
-    pub(super) place: Range<usize>,
+    pub(super) range: Range<usize>,
     pub(super) depth: usize,
     pub(super) blanks: bool,
 }
@@ -301,7 +301,7 @@ impl<'t> Reader<'t> {
     /// As [`Reader::skip`]; returns the byte range and the nesting depth of the value.
     pub(super) fn skip_measured(&mut self) -> Result<(Range<usize>, usize), JsonFault> {
         let ((), read) = self.measured(|reader| reader.skip())?;
-        Ok((read.place, read.depth))
+        Ok((read.range, read.depth))
     }
 
     /// Reads one value by `read`, and returns the result of `read` and the [`Measured`] properties.
@@ -314,7 +314,7 @@ impl<'t> Reader<'t> {
         let start = self.at;
         let made = read(self)?;
         let depth = self.deepest.saturating_sub(self.path.len());
-        let own = Measured { place: start..self.at, depth, blanks: self.blanks };
+        let own = Measured { range: start..self.at, depth, blanks: self.blanks };
         self.deepest = self.deepest.max(before.0);
         self.blanks |= before.1;
         Ok((made, own))

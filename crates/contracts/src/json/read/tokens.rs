@@ -28,7 +28,7 @@ impl<'t> Reader<'t> {
         offset: usize,
         message: impl Into<String>,
     ) -> JsonFault {
-        let step = |place: &BorrowedStep<'t>| match place {
+        let step = |step_read: &BorrowedStep<'t>| match step_read {
             BorrowedStep::Key(key) => Step::Key(key.clone().into_owned()),
             BorrowedStep::Index(index) => Step::Index(*index),
         };

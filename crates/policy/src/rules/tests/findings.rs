@@ -5,7 +5,7 @@
 use super::*;
 
 #[test]
-fn findings_have_their_place_and_a_correction() {
+fn findings_have_a_location_and_a_correction() {
     let pay = |condition: &str| {
         format!(
             "// Ä\n@id(\"a\")\npermit (principal, action == Action::\"pay.send\", resource)\n\
@@ -16,7 +16,7 @@ fn findings_have_their_place_and_a_correction() {
         format!("@id(\"a\")\nforbid (principal, action, resource)\nwhen {{ {condition} }};")
     };
     let all = "permit (principal, action, resource);";
-    for (text, code, place, words) in [
+    for (text, code, location, words) in [
         ("permit (principal, action, resource)".to_owned(), "invalid-rule", "1:37", "end of input"),
         (format!("@id(\"a\")\n{all}\n\n{all}"), "invalid-annotation", "4:1", "@id(\"a-name\")"),
         (
@@ -155,7 +155,7 @@ fn findings_have_their_place_and_a_correction() {
     ] {
         let text = text.replace("\nwhen { x }", "");
         let found = findings(&text);
-        let start = format!("{code} main.cedar:{place}: ");
+        let start = format!("{code} main.cedar:{location}: ");
         let fits = found.iter().any(|one| one.starts_with(&start) && one.contains(words));
         assert!(fits && found.len() == 1, "{text}\n{start}{words}\n{found:#?}");
     }
@@ -248,10 +248,10 @@ fn rules_that_are_nested_too_deeply_are_refused() {
     ] {
         let found = of(&deep).unwrap_err();
         assert!(found[0].message.contains(told), "{told}: {found:?}");
-        assert_eq!(found[0].place.line, 1);
+        assert_eq!(found[0].location.line, 1);
         let behind = format!("{PERMIT}// ;\n\n {}", text(&deep));
         let found = RuleSet::read(&[file(&behind)], &HistoryWindows::default()).unwrap_err();
-        assert_eq!((found[0].place.line, found[0].place.column), (4, 2), "{found:?}");
+        assert_eq!((found[0].location.line, found[0].location.column), (4, 2), "{found:?}");
     }
     // A semicolon in a text or in a comment ends no rule, and brackets there are none.
     let parts = format!("{}\";\" == \"a\"{}", "(".repeat(60), ")".repeat(60));

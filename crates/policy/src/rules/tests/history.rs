@@ -93,11 +93,11 @@ fn a_window_that_counts_no_known_tool_or_cannot_sum_is_told() {
         ),
     ] {
         let found = told_of(tool, sum, &text);
-        let place = "unbound-window main.cedar:2:1: ";
+        let location = "unbound-window main.cedar:2:1: ";
         match expected {
             None => assert_eq!(found, Vec::<String>::new(), "{tool} {sum:?}"),
             Some(words) => assert!(
-                found.len() == 1 && found[0].starts_with(&format!("{place}{words}")),
+                found.len() == 1 && found[0].starts_with(&format!("{location}{words}")),
                 "{tool} {sum:?}\n{found:#?}"
             ),
         }

@@ -180,7 +180,7 @@ impl Issuer {
         if !self.held().is_running {
             return;
         }
-        if let Ok(_place) = self.waiting.try_acquire() {
+        if let Ok(_permit) = self.waiting.try_acquire() {
             let _ = tokio::time::timeout(most, ended.changed()).await;
         }
     }

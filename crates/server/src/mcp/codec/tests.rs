@@ -111,7 +111,7 @@ fn batches_are_read_message_by_message() {
 }
 
 #[test]
-fn errors_name_what_is_wrong_without_places() {
+fn errors_name_what_is_wrong_without_line_and_column() {
     #[derive(Debug, Deserialize)]
     #[expect(dead_code, reason = "only its form is of interest")]
     struct Named {

@@ -18,7 +18,7 @@ const BACK: [&str; 5] = ["10 seconds", "5 minutes", "2 hours", "2 days", "60 day
 const FOLLOWED: i64 = 64;
 
 /// Bits of a place that number the events of one transaction.
-const PLACES: u32 = 20;
+const EVENT_BITS: u32 = 20;
 
 /// Adds the events that pass the filter, up to its limit.
 fn fitting(
@@ -115,7 +115,7 @@ impl PostgresReads {
         let mut page = Page::default();
         let (mut from, mut width) = (count(usize::try_from(after).unwrap_or(usize::MAX)), FOLLOWED);
         while page.found.len() < filter.limit && from < i64::MAX {
-            let to = from.saturating_add(width.saturating_mul(1 << PLACES));
+            let to = from.saturating_add(width.saturating_mul(1 << EVENT_BITS));
             let mut conditions = Conditions::of(filter);
             conditions.text("time >=", filter.since.clone());
             conditions.text("time <", filter.until.clone());

@@ -147,10 +147,12 @@ pub(super) async fn audit(loaded: Trusted, command: Audit) -> Result<bool, Failu
                         })?
                 }
                 None => {
-                    let place = store.clone().unwrap_or_else(|| records::store_location(&loaded));
-                    let reads = records::reads(&loaded, store.as_deref())
-                        .await?
-                        .ok_or_else(|| Failure::store("there is no store to verify").at(place))?;
+                    let location =
+                        store.clone().unwrap_or_else(|| records::store_location(&loaded));
+                    let reads =
+                        records::reads(&loaded, store.as_deref()).await?.ok_or_else(|| {
+                            Failure::store("there is no store to verify").at(location)
+                        })?;
                     if let Some(beside) = &beside {
                         let fitting = match fitting_digester(beside, &*reads).await {
                             Err(failure) if store.is_some() => {

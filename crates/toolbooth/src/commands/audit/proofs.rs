@@ -83,12 +83,13 @@ pub(super) fn check_proof(
     keys: &[note::PublicKey],
     format: Format,
 ) -> Result<bool, Failure> {
-    let place = || path.display().to_string();
+    let shown_path = || path.display().to_string();
     let text = std::fs::read_to_string(path).map_err(|error| {
-        Failure::usage(format!("the proof cannot be read: {error}")).at(place())
+        Failure::usage(format!("the proof cannot be read: {error}")).at(shown_path())
     })?;
-    let proof: Proof = serde_json::from_str(&text)
-        .map_err(|error| Failure::usage(format!("this is not a proof: {error}")).at(place()))?;
+    let proof: Proof = serde_json::from_str(&text).map_err(|error| {
+        Failure::usage(format!("this is not a proof: {error}")).at(shown_path())
+    })?;
     if keys.is_empty() {
         return Err(Failure::usage(
             "a proof proves nothing without the key that signs checkpoints",

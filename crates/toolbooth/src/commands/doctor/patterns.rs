@@ -30,7 +30,7 @@ pub(super) fn check(offline: &OfflineGateway, checks: &mut Vec<Check>) {
     let world = offline.worlds.now();
     let tools = world.registry().iter().map(|tool| tool.id().as_str());
     let known: Vec<&str> = tools.chain(world.items().iter().map(|item| item.id())).collect();
-    for (place, pattern) in patterns(&offline.loaded.config) {
+    for (setting, pattern) in patterns(&offline.loaded.config) {
         let text = pattern.as_str();
         // Others select resources, or everything.
         let is_of_tools = text != "*" && !text.contains(':');
@@ -42,6 +42,6 @@ pub(super) fn check(offline: &OfflineGateway, checks: &mut Vec<Check>) {
             Some(near) => format!("did you mean `{near}`?"),
             None => "`toolbooth list` shows the known ones".to_owned(),
         };
-        checks.push(bad(place, "warning", format!("`{text}` selects no known tool"), remedy));
+        checks.push(bad(setting, "warning", format!("`{text}` selects no known tool"), remedy));
     }
 }

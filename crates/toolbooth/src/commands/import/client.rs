@@ -84,9 +84,9 @@ pub(super) async fn servers(
     let data = draft.data.clone();
     let mut notices = std::mem::take(&mut imported.notices);
     let unused = disabled.iter().filter(|(name, _)| added.contains(&format!("servers.{name}")));
-    notices.extend(unused.map(|(name, place)| {
-        let place = place.display();
-        format!("servers.{name}: the client does not start it ({place}); it is written with `enabled = false`")
+    notices.extend(unused.map(|(name, shown_path)| {
+        let shown_path = shown_path.display();
+        format!("servers.{name}: the client does not start it ({shown_path}); it is written with `enabled = false`")
     }));
     let asks = terminal::can_ask(shown.format) && !dry_run;
     let sections = &mut imported.sections;
@@ -166,7 +166,7 @@ fn file(client: Client, named: Option<PathBuf>) -> Result<PathBuf, Failure> {
     if let Some(path) = named {
         return Ok(path);
     }
-    let paths = client.places();
+    let paths = client.default_paths();
     paths.iter().find(|path| path.is_file()).cloned().ok_or_else(|| {
         let looked: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
         Failure::usage("no configuration of this client was found")
@@ -231,9 +231,10 @@ fn refused(client: Client, path: &Path, servers: &[String]) -> Vec<(String, Stri
     for file in permissions::files(client, path) {
         let text = std::fs::read_to_string(&file.path).unwrap_or_default();
         for (server, entry) in permissions::wide_refusals(&text, &file, servers) {
-            let place = file.path.display();
-            let why =
-                format!("the client refuses more than one of its tools (`{entry}` in {place})");
+            let shown_path = file.path.display();
+            let why = format!(
+                "the client refuses more than one of its tools (`{entry}` in {shown_path})"
+            );
             refused.push((server, why));
         }
     }

@@ -8,32 +8,35 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// The worker slots of a process.
 #[derive(Debug, Clone)]
-pub(crate) struct WorkerPlaces {
-    places: Arc<Semaphore>,
+pub(crate) struct WorkerSlots {
+    running: Arc<Semaphore>,
     away: Arc<Semaphore>,
 }
 
-impl WorkerPlaces {
+impl WorkerSlots {
     /// Creates `at_once` slots. At most `away_max` calls can release theirs while they wait.
     pub(crate) fn new(at_once: usize, away_max: usize) -> Self {
-        Self { places: Arc::new(Semaphore::new(at_once)), away: Arc::new(Semaphore::new(away_max)) }
+        Self {
+            running: Arc::new(Semaphore::new(at_once)),
+            away: Arc::new(Semaphore::new(away_max)),
+        }
     }
 
     /// Waits for a slot.
-    pub(crate) async fn take(&self) -> WorkerPlace {
-        let permit = Arc::clone(&self.places).acquire_owned().await.ok();
+    pub(crate) async fn take(&self) -> WorkerSlot {
+        let permit = Arc::clone(&self.running).acquire_owned().await.ok();
         let held = Mutex::new(Held { is_away: false, _permit: permit });
-        WorkerPlace(Arc::new(Inner { all: self.clone(), held }))
+        WorkerSlot(Arc::new(Inner { all: self.clone(), held }))
     }
 }
 
 /// A slot that a call can release while it waits. Dropping the last clone releases it.
 #[derive(Debug, Clone)]
-pub(crate) struct WorkerPlace(Arc<Inner>);
+pub(crate) struct WorkerSlot(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    all: WorkerPlaces,
+    all: WorkerSlots,
     held: Mutex<Held>,
 }
 
@@ -44,7 +47,7 @@ struct Held {
     _permit: Option<OwnedSemaphorePermit>,
 }
 
-impl WorkerPlace {
+impl WorkerSlot {
     /// Releases the slot for another call; `false` if too many calls wait without a slot. A call that still holds
     /// its slot must not wait, because the calls without a slot could then never resume.
     #[must_use]
@@ -57,10 +60,10 @@ impl WorkerPlace {
         true
     }
 
-    /// Waits for a slot after [`WorkerPlace::leave`].
+    /// Waits for a slot after [`WorkerSlot::leave`].
     pub(crate) async fn take_again(&self) {
         if self.is_away() {
-            let permit = Arc::clone(&self.0.all.places).acquire_owned().await.ok();
+            let permit = Arc::clone(&self.0.all.running).acquire_owned().await.ok();
             self.set(Held { is_away: false, _permit: permit });
         }
     }
@@ -83,14 +86,14 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_place_is_left_while_few_others_are_away() {
-        let places = WorkerPlaces::new(1, 2);
-        let free = || (places.places.available_permits(), places.away.available_permits());
-        let first = places.take().await;
+    async fn a_slot_is_left_while_few_others_are_away() {
+        let slots = WorkerSlots::new(1, 2);
+        let free = || (slots.running.available_permits(), slots.away.available_permits());
+        let first = slots.take().await;
         assert!(first.leave());
-        let second = places.take().await;
+        let second = slots.take().await;
         assert!(second.leave());
-        let last = places.take().await;
+        let last = slots.take().await;
         assert!(!last.leave() && free() == (0, 0), "it keeps its place");
         last.take_again().await;
         drop(last);

@@ -4,7 +4,7 @@
 
 use super::*;
 
-fn notes(text: &str, tool: ToolContract) -> Vec<(String, Option<String>, String)> {
+fn argument_findings(text: &str, tool: ToolContract) -> Vec<(String, Option<String>, String)> {
     let found = bind(&set(text), &[tool, read()]).findings;
     found
         .into_iter()
@@ -36,7 +36,7 @@ fn arguments_that_rules_cannot_read_are_told_of_tools_whose_arguments_they_read(
             "{PERMIT}@id(\"own\") forbid (principal, action == Action::\"shop.order\", resource) when {{ {condition} }};\n"
         )
     };
-    let found = notes(&rule("context.args.to == \"x\""), order());
+    let found = argument_findings(&rule("context.args.to == \"x\""), order());
     let [(code, tool, told)] = found.as_slice() else { panic!("{found:?}") };
     assert_eq!((code.as_str(), tool.as_deref()), ("unreadable-argument", Some("shop.order")));
     assert!(
@@ -48,11 +48,11 @@ fn arguments_that_rules_cannot_read_are_told_of_tools_whose_arguments_they_read(
     assert!(told.contains("`/part/more` (its schema is composed by `anyOf`)"), "{told}");
     assert!(!told.contains("`/part/own`") && !told.contains("`/closed"), "{told}");
     // A rule that reads no argument is not concerned by them.
-    assert!(notes(&rule("principal.name == \"key:x\""), order()).is_empty());
+    assert!(argument_findings(&rule("principal.name == \"key:x\""), order()).is_empty());
 
     let decimals = "context.args has amount && context.args.amount.lessThan(decimal(\"1.0\")) && \
                     context.args has items && context.args.items.contains(decimal(\"1.0\"))";
-    let found = notes(&rule(decimals), order());
+    let found = argument_findings(&rule(decimals), order());
     let told: Vec<&str> = found
         .iter()
         .filter(|(code, ..)| code == "decimal-argument")
@@ -72,7 +72,7 @@ fn many_unreadable_arguments_are_counted() {
     let text = format!(
         "{PERMIT}@id(\"own\") forbid (principal, action == Action::\"shop.many\", resource) when {{ context.args.to == \"x\" }};\n"
     );
-    let found = notes(&text, tool("shop.many", &properties, &json!({})));
+    let found = argument_findings(&text, tool("shop.many", &properties, &json!({})));
     assert!(found[0].2.contains("`/any19` ") && !found[0].2.contains("any20"), "{found:?}");
     assert!(found[0].2.ends_with(", 5 more"), "{found:?}");
 }
@@ -119,7 +119,7 @@ fn many_decimal_arguments_are_told_once_and_counted() {
         )
     };
     let text = format!("{PERMIT}{}{}", rule("one"), rule("two"));
-    let found = notes(&text, tool("shop.order", &properties, &json!({})));
+    let found = argument_findings(&text, tool("shop.order", &properties, &json!({})));
     assert_eq!(found.len(), 21, "{found:?}");
     assert!(found.iter().all(|(code, ..)| code == "decimal-argument"), "{found:?}");
     assert!(found[..20].iter().all(|(.., told)| told.contains("`one` reads")), "{found:?}");

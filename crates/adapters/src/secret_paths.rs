@@ -150,13 +150,13 @@ fn homes(home: Option<&Path>) -> Vec<PathBuf> {
 
 /// The existing secret paths of this machine, as real paths.
 #[derive(Debug)]
-pub(crate) struct SecretPlaces(Vec<PathBuf>);
+pub(crate) struct SecretPaths(Vec<PathBuf>);
 
-impl SecretPlaces {
+impl SecretPaths {
     /// Finds the places in the home of the user who runs the gateway, and in those of other users.
     pub(crate) fn of_machine(home: Option<&Path>) -> Self {
         let of_homes =
-            homes(home).into_iter().flat_map(|home| OF_HOMES.map(|place| home.join(place)));
+            homes(home).into_iter().flat_map(|home| OF_HOMES.map(|secret| home.join(secret)));
         let keys = ["rsa", "ecdsa", "ed25519", "dsa"];
         let of_hosts = keys.map(|key| PathBuf::from(format!("/etc/ssh/ssh_host_{key}_key")));
         let of_machine = OF_THE_MACHINE.into_iter().map(PathBuf::from).chain(of_hosts);
@@ -165,15 +165,15 @@ impl SecretPlaces {
         let of_gateways = of_gateways.map(|state| state.join("toolbooth"));
         let all = of_machine.chain(of_homes).chain(of_gateways);
         // Most of them do not exist, and this check is the cheapest.
-        let there = all.filter(|place| place.symlink_metadata().is_ok());
-        Self(there.filter_map(|place| place.canonicalize().ok()).collect())
+        let there = all.filter(|secret| secret.symlink_metadata().is_ok());
+        Self(there.filter_map(|secret| secret.canonicalize().ok()).collect())
     }
 
     /// Returns the real path of the secret place that contains a path or is the path.
     fn of(&self, path: &Path) -> Option<PathBuf> {
         let real = path.canonicalize().ok()?;
-        if let Some(place) = self.0.iter().find(|place| real.starts_with(place)) {
-            return Some(place.clone());
+        if let Some(secret) = self.0.iter().find(|secret| real.starts_with(secret)) {
+            return Some(secret.clone());
         }
         let names_one = |path: &&Path| {
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
@@ -184,29 +184,29 @@ impl SecretPlaces {
 
     /// Returns the places beneath a folder.
     pub(crate) fn within<'p>(&'p self, folder: &'p Path) -> impl Iterator<Item = &'p PathBuf> {
-        self.0.iter().filter(move |place| *place != folder && place.starts_with(folder))
+        self.0.iter().filter(move |secret| *secret != folder && secret.starts_with(folder))
     }
 }
 
 /// Returns the real path of the secret place that contains a path or is the path.
 #[must_use]
-pub fn secret_place_of(path: &Path, home: Option<&Path>) -> Option<PathBuf> {
-    SecretPlaces::of_machine(home).of(path)
+pub fn secret_path_of(path: &Path, home: Option<&Path>) -> Option<PathBuf> {
+    SecretPaths::of_machine(home).of(path)
 }
 
 /// Checks that neither the working directory nor the command line leads a contained program to
 /// secrets. A path that the profile names directly, and not through a link, is allowed.
 pub(crate) fn check(
     profile: &SandboxProfile,
-    place: &ProgramLocation<'_>,
+    location: &ProgramLocation<'_>,
 ) -> Result<(), LeadsToSecret> {
     let fs = profile.fs.clone().unwrap_or_default();
     let said = fs.read.iter().map(String::as_str).chain(fs.write.iter().map(|it| it.path.as_str()));
     // `.` does not name a specific folder, and another user may have chosen the target of a link.
     let said: Vec<PathBuf> =
-        said.filter(|path| *path != ".").map(|path| absolute(path, place)).collect();
+        said.filter(|path| *path != ".").map(|path| absolute(path, location)).collect();
     let is_plain = |path: &&PathBuf| {
-        let bases = [place.home, Some(place.cwd), Some(Path::new("/"))].into_iter().flatten();
+        let bases = [location.home, Some(location.cwd), Some(Path::new("/"))].into_iter().flatten();
         let base = bases.into_iter().find(|base| path.starts_with(base));
         let written = base
             .and_then(|base| Some(base.canonicalize().ok()?.join(path.strip_prefix(base).ok()?)));
@@ -214,17 +214,17 @@ pub(crate) fn check(
     };
     let meant: Vec<PathBuf> =
         said.iter().filter(is_plain).filter_map(|path| path.canonicalize().ok()).collect();
-    let places = SecretPlaces::of_machine(place.home);
+    let secret_paths = SecretPaths::of_machine(location.home);
     let secret = |path: &Path| {
         let real = path.canonicalize().ok()?;
-        let found = places.of(path)?;
+        let found = secret_paths.of(path)?;
         (!meant.iter().any(|own| real.starts_with(own))).then_some(found)
     };
-    let led = |what, path: &Path, place| LeadsToSecret { what, path: path.to_owned(), place };
-    if let Some(found) = secret(place.cwd) {
-        return Err(led("its folder", place.cwd, found));
+    let led = |what, path: &Path, secret| LeadsToSecret { what, path: path.to_owned(), secret };
+    if let Some(found) = secret(location.cwd) {
+        return Err(led("its folder", location.cwd, found));
     }
-    for (what, paths) in [("its argument", place.words), ("a path of its profile", &said)] {
+    for (what, paths) in [("its argument", location.words), ("a path of its profile", &said)] {
         for path in paths {
             if let Some(found) = secret(path) {
                 return Err(led(what, path, found));
@@ -263,13 +263,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_or_lies_in_a_secret_place_is_known_by_its_real_path() {
+    fn paths_of_and_beneath_secrets_are_known_by_their_real_paths() {
         let home = home();
         let at = |path: &str| home.path().canonicalize().unwrap().join(path);
         std::os::unix::fs::symlink(at(".ssh"), at("p/keys")).unwrap();
         std::os::unix::fs::symlink(at(".ssh/id_rsa"), at("p/plain.txt")).unwrap();
-        let of = |path: &str| secret_place_of(&at(path), Some(home.path()));
-        for (path, place) in [
+        let of = |path: &str| secret_path_of(&at(path), Some(home.path()));
+        for (path, path_found) in [
             (".ssh", ".ssh"),
             (".ssh/id_rsa", ".ssh"),
             ("p/keys/id_rsa", ".ssh"),
@@ -281,24 +281,24 @@ mod tests {
             ("q/.toolbooth/secrets", "q/.toolbooth"),
             ("b/toolbooth.db", "b"),
         ] {
-            assert_eq!(of(path), Some(at(place)), "{path}");
+            assert_eq!(of(path), Some(at(path_found)), "{path}");
         }
         for ordinary in ["p", "p/a.txt", "p/.env.example", "", ".config", "q", "k/digest.key"] {
             assert_eq!(of(ordinary), None, "{ordinary}");
         }
-        assert_eq!(secret_place_of(Path::new("/etc/shadow"), None), Some("/etc/shadow".into()));
-        assert_eq!(secret_place_of(Path::new("/etc/passwd"), None), None);
+        assert_eq!(secret_path_of(Path::new("/etc/shadow"), None), Some("/etc/shadow".into()));
+        assert_eq!(secret_path_of(Path::new("/etc/passwd"), None), None);
     }
 
     #[test]
-    fn a_folder_names_the_places_beneath_it() {
+    fn a_folder_names_the_secret_paths_beneath_it() {
         let home = home();
         let real = home.path().canonicalize().unwrap();
-        let places = SecretPlaces::of_machine(Some(home.path()));
-        let found: Vec<&PathBuf> = places.within(&real).collect();
-        for place in [".ssh", ".config/gh", ".npmrc"] {
-            assert!(found.contains(&&real.join(place)), "{place}: {found:?}");
+        let secret_paths = SecretPaths::of_machine(Some(home.path()));
+        let found: Vec<&PathBuf> = secret_paths.within(&real).collect();
+        for path_found in [".ssh", ".config/gh", ".npmrc"] {
+            assert!(found.contains(&&real.join(path_found)), "{path_found}: {found:?}");
         }
-        assert_eq!(places.within(&real.join("p")).count(), 0);
+        assert_eq!(secret_paths.within(&real.join("p")).count(), 0);
     }
 }
