@@ -6,6 +6,7 @@ mod argument_rules;
 mod aside;
 mod asynchronous;
 mod catalogue;
+mod claim_health;
 mod cursor;
 mod deliveries;
 mod ending;

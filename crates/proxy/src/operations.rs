@@ -178,6 +178,13 @@ impl ToolProxy {
         state.orders.are_overdue(&*state.parts.clock)
     }
 
+    /// Whether the last call could not be recorded before it ran, and was refused, a short time ago.
+    #[must_use]
+    pub fn are_claims_failing(&self) -> bool {
+        let state = self.state();
+        state.claim_health.is_failing(state.parts.clock.monotonic())
+    }
+
     /// Returns the identity of the holder of the API key with this digest.
     ///
     /// # Errors

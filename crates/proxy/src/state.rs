@@ -15,6 +15,7 @@ use toolbooth_contracts::event::{AuditEventKind, EventBody};
 use toolbooth_contracts::secret::SecretShapes;
 
 use crate::catalogue::Catalogue;
+use crate::claim_health::ClaimHealth;
 use crate::executors::Executors;
 use crate::kept_documents::KeptDocuments;
 use crate::limits::Limits;
@@ -110,6 +111,8 @@ pub(crate) struct ProxyState {
     pub(crate) orders: Orders,
     /// One reading of the orders is applied at a time: who has read no change must not go on before it holds.
     applying_orders: tokio::sync::Mutex<()>,
+    /// Whether the last claims could be recorded.
+    pub(crate) claim_health: ClaimHealth,
     /// Stops of running calls.
     pub(crate) stops: Stops,
     /// Counts the decisions on approvals in this process, for calls that wait for one.
@@ -137,6 +140,7 @@ impl ProxyState {
             kept_documents: KeptDocuments::default(),
             orders: Orders::default(),
             applying_orders: tokio::sync::Mutex::default(),
+            claim_health: ClaimHealth::default(),
             stops: Stops::default(),
             decisions: watch::Sender::default(),
             waiting: Semaphore::new(waiting),

@@ -780,7 +780,7 @@ impl Executor for Gated {
 }
 
 #[tokio::test]
-async fn of_two_twins_one_runs_and_the_other_gets_its_outcome() {
+async fn of_two_duplicates_one_runs_and_the_other_gets_its_outcome() {
     let ledger = memory();
     let (gated, started, go) = Gated::new(true);
     // One slot: the duplicate that waits must not hold it.
@@ -883,6 +883,7 @@ async fn without_a_record_nothing_runs_and_a_refusal_keeps_its_code() {
     let result = call(&proxy, request("{}", None)).await;
     assert_eq!(result.error.as_ref().unwrap().code, ErrorCode::RecordUnavailable);
     assert!(!serde_json::to_string(&result).unwrap().contains("internal cause"));
+    assert!(proxy.are_claims_failing());
 
     let mut book = away();
     book.expect_refuse().times(1).returning(|_| unavailable());

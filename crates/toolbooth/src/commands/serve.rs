@@ -105,6 +105,9 @@ pub(super) async fn serve(loaded: Trusted, listen: Option<String>) -> Result<boo
                 if proxy.are_orders_overdue() {
                     return Err("the orders of operators cannot be read".into());
                 }
+                if proxy.are_claims_failing() {
+                    return Err("calls cannot be recorded".into());
+                }
                 Ok(reads.healthy().await?)
             })
         }),
