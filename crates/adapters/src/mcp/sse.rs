@@ -2,9 +2,10 @@
 //!
 //! Path: 7. Doc: execution.md#mcp-servers
 
-use std::fmt::Display;
+use std::error::Error;
 
 use futures_util::{Stream, StreamExt};
+use toolbooth_contracts::causes::with_causes;
 
 /// Longest id of an event, in bytes; it is sent back to the server in a header.
 const ID_BYTES_MAX: usize = 1 << 10;
@@ -56,7 +57,7 @@ impl<S, B, E> Events<S>
 where
     S: Stream<Item = Result<B, E>> + Unpin,
     B: AsRef<[u8]>,
-    E: Display,
+    E: Error + 'static,
 {
     pub(super) fn new(chunks: S, bytes_max: usize) -> Self {
         Self {
@@ -104,7 +105,7 @@ where
                     }
                     self.buffer.extend_from_slice(chunk);
                 }
-                Some(Err(error)) => return Err(Broken::Lost(error.to_string())),
+                Some(Err(error)) => return Err(Broken::Lost(with_causes(&error))),
                 None => return Ok(None),
             }
         }
@@ -195,8 +196,11 @@ mod tests {
     use super::*;
 
     async fn all(text: &str, piece: usize) -> Vec<(String, Option<String>)> {
-        let chunks: Vec<_> =
-            text.as_bytes().chunks(piece).map(|part| Ok::<_, String>(part.to_vec())).collect();
+        let chunks: Vec<_> = text
+            .as_bytes()
+            .chunks(piece)
+            .map(|part| Ok::<_, std::io::Error>(part.to_vec()))
+            .collect();
         let mut events = Events::new(stream::iter(chunks), 64);
         let mut out = Vec::new();
         while let Ok(Some(event)) = events.next().await {
@@ -231,8 +235,8 @@ mod tests {
         let texts: Vec<&str> = whole.into_iter().chain(others).collect();
         for first in &texts {
             for second in &texts {
-                let chunks =
-                    [*first, second, "data: end\n\n"].map(|part| Ok::<_, String>(part.to_owned()));
+                let chunks = [*first, second, "data: end\n\n"]
+                    .map(|part| Ok::<_, std::io::Error>(part.to_owned()));
                 let mut events = Events::new(stream::iter(chunks), 64);
                 let mut out = Vec::new();
                 while let Ok(Some(event)) = events.next().await {
@@ -256,7 +260,7 @@ mod tests {
         let long = format!("data: {}\n\n", "x".repeat(100));
         let many = "data: 0123456789\n".repeat(10);
         for text in [long, many] {
-            let chunks = vec![Ok::<_, String>(text.into_bytes())];
+            let chunks = vec![Ok::<_, std::io::Error>(text.into_bytes())];
             let mut events = Events::new(stream::iter(chunks), 64);
             assert!(matches!(events.next().await, Err(Broken::TooLarge)));
         }
@@ -264,7 +268,7 @@ mod tests {
         for (length, fits) in [(63, true), (64, false)] {
             for before in ["", ": a comment\n"] {
                 let text = format!("{before}data: {}\n\n", "x".repeat(length));
-                let chunks = vec![Ok::<_, String>(text.into_bytes())];
+                let chunks = vec![Ok::<_, std::io::Error>(text.into_bytes())];
                 let event = Events::new(stream::iter(chunks), 64).next().await;
                 assert_eq!(event.is_ok(), fits, "{length} after {before:?}");
             }
