@@ -354,7 +354,7 @@ fn permissions_become_those_of_the_new_names() {
 }
 
 #[test]
-fn a_folder_is_written_where_somebody_agrees() {
+fn a_folder_is_written_where_the_user_agrees() {
     let Some(files) = filesystem() else { return };
     let place = place();
     place.write("notes/a.txt", "hello");

@@ -246,7 +246,7 @@ fn a_decision_whose_answer_is_lost_is_not_refused() {
 
 /// A command that has ended before the gateway reads its request has decided nothing.
 #[test]
-fn a_request_that_nobody_waits_for_decides_nothing() {
+fn a_request_without_a_waiting_client_decides_nothing() {
     let place = place("");
     let gateway = place.serve();
     let path = socket(&place);

@@ -183,7 +183,7 @@ fn checks_of<'r>(report: &'r Value, name: &str) -> Vec<&'r Value> {
 }
 
 #[test]
-fn a_backup_is_put_back_and_nothing_runs_before_somebody_accepts_it() {
+fn a_backup_is_put_back_and_nothing_runs_before_an_operator_accepts_it() {
     let place = torture::place("");
     let pay = |key: &str| {
         let args = json!({ "key": key }).to_string();

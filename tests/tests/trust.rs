@@ -233,7 +233,7 @@ fn settings_quarantine_nothing_and_new_tools_are_new() {
 }
 
 #[test]
-fn suspicious_text_is_left_out_until_somebody_has_read_it() {
+fn suspicious_text_is_left_out_until_an_operator_has_read_it() {
     let place = Place::new();
     place.write("toolbooth.toml", &fickle("silent", ""));
     says(
@@ -316,7 +316,7 @@ fn all_pages_are_read_and_circles_end() {
 }
 
 #[test]
-fn commands_that_misbehave_hold_up_nobody() {
+fn commands_that_misbehave_hold_up_no_other_tool() {
     let place = Place::new();
     let mut config = String::new();
     let scripts = [

@@ -51,6 +51,11 @@ pub fn sources() -> Result<Vec<Source>> {
         for path in rust_files(&folder.join("src"))? {
             add(&name, &path)?;
         }
+        for tests in ["tests", "benches"].map(|tests| folder.join(tests)) {
+            if tests.is_dir() {
+                rust_files(&tests)?.iter().try_for_each(|path| add("tests", path))?;
+            }
+        }
     }
     for (folder, extensions) in FOLDERS {
         for path in files(&repository().join(folder), extensions)? {

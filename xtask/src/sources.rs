@@ -307,7 +307,13 @@ fn unknown(circles: &[BTreeSet<String>]) -> Result<Vec<String>> {
     Ok(problems)
 }
 
+/// Files under `crates/*/src` that may have more than 400 lines.
+const LONG_FILES_MAX: usize = 30;
+
 /// Prints the lines of code and of tests.
+///
+/// # Errors
+/// If more than [`LONG_FILES_MAX`] files of crates have more than 400 lines.
 pub fn lines() -> Result<()> {
     let root = repository();
     let (mut code, mut tests, mut long) = (0, 0, 0);
@@ -328,6 +334,10 @@ pub fn lines() -> Result<()> {
         }
     }
     println!("{code} lines of code, {tests} of tests; {long} files of crates over 400 lines");
+    anyhow::ensure!(
+        long <= LONG_FILES_MAX,
+        "{long} files of crates have more than 400 lines, at most {LONG_FILES_MAX} may: split one by its subjects"
+    );
     Ok(())
 }
 

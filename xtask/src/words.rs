@@ -4,7 +4,6 @@ use serde::Deserialize;
 
 use crate::finding::{Finding, finding};
 use crate::source_texts::Source;
-use crate::tables::names_path;
 
 /// Words that some crates must not contain.
 #[derive(Debug, Deserialize)]
@@ -44,7 +43,7 @@ pub fn check(rules: &[WordRule], sources: &[Source]) -> Vec<Finding> {
             let text = if rule.in_tests { &source.text } else { source.without_tests() };
             for (number, line) in text.lines().enumerate() {
                 let is_named = |word: &&String| match rule.whole {
-                    true => names_path(&line.to_lowercase(), word),
+                    true => names_whole(&line.to_lowercase(), word),
                     false => names(line, word),
                 };
                 for word in rule.words.iter().filter(is_named) {
@@ -75,6 +74,16 @@ pub fn check(rules: &[WordRule], sources: &[Source]) -> Vec<Finding> {
         }
     }
     findings
+}
+
+/// Whether a line contains a whole word, also in the plural or as a part of a name in snake case.
+fn names_whole(line: &str, word: &str) -> bool {
+    line.match_indices(word).any(|(at, _)| {
+        let after = line.get(at + word.len()..).unwrap_or_default();
+        let after = after.strip_prefix('s').unwrap_or(after).chars().next();
+        let before = line.get(..at).and_then(|head| head.chars().next_back());
+        !after.is_some_and(char::is_alphanumeric) && !before.is_some_and(char::is_alphanumeric)
+    })
 }
 
 /// Whether a line contains a word. A word with punctuation or an upper-case letter must match exactly; other
@@ -132,7 +141,8 @@ mod tests {
             found(WordRule { words, whole: true, ..rule() }, text).len()
         };
         assert_eq!((at("// A House, and more."), at("// the house")), (1, 1));
-        assert_eq!((at("// a warehouse"), at("fn house_of()")), (0, 0));
+        assert_eq!((at("// two houses"), at("fn of_house_one()")), (1, 1));
+        assert_eq!((at("// a warehouse"), at("fn housed()")), (0, 0));
     }
 
     #[test]

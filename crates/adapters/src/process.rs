@@ -112,7 +112,7 @@ pub async fn run(
         .stderr_bytes
         .map_or(STDERR_BYTES_MAX, |own| usize::try_from(own).unwrap_or(usize::MAX));
     let began = tokio::time::Instant::now();
-    let flood = tokio::sync::Notify::new();
+    let overflow = tokio::sync::Notify::new();
     let (stdin, stdout, stderr) =
         (running.stdin.take(), running.stdout.take(), running.stderr.take());
     let feed = async move {
@@ -124,7 +124,7 @@ pub async fn run(
     };
     let work = async {
         let (out, err, ()) =
-            tokio::join!(capped(stdout, stdout_max, &flood), drained(stderr, stderr_max), feed);
+            tokio::join!(capped(stdout, stdout_max, &overflow), drained(stderr, stderr_max), feed);
         (out, err)
     };
     tokio::pin!(work);
@@ -146,7 +146,7 @@ pub async fn run(
                 cut = Some(if late { ProgramEnd::Timeout("its time") } else { ProgramEnd::Cancelled });
             }
             // The program is ended at once, even while its other streams are open.
-            () = flood.notified() => {
+            () = overflow.notified() => {
                 cut = Some(ProgramEnd::OutputLimit(format!("it printed more than {stdout_max} bytes")));
             }
             () = &mut timer => cut = Some(ProgramEnd::Timeout("its time")),
@@ -209,7 +209,7 @@ type Capped = Result<Vec<u8>, Vec<u8>>;
 async fn capped(
     stream: Option<impl AsyncRead + Unpin>,
     max: usize,
-    flood: &tokio::sync::Notify,
+    overflow: &tokio::sync::Notify,
 ) -> Capped {
     let mut out = Vec::new();
     let Some(stream) = stream else { return Ok(out) };
@@ -219,7 +219,7 @@ async fn capped(
     if out.len() <= max {
         return Ok(out);
     }
-    flood.notify_one();
+    overflow.notify_one();
     Err(out)
 }
 

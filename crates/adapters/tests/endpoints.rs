@@ -317,13 +317,13 @@ fn mcp_server(status: Arc<Mutex<&'static str>>) -> Server {
 #[cfg(feature = "mcp")]
 async fn a_server_that_did_not_take_a_call_has_not_started_it() {
     use toolbooth_adapters::launcher::Launcher;
-    use toolbooth_adapters::mcp::{McpServer, Reach, ServerSettings};
+    use toolbooth_adapters::mcp::{McpServer, ServerSettings, ServerTransport};
     let status = Arc::new(Mutex::new("413 Content Too Large"));
     let server = mcp_server(Arc::clone(&status));
-    let reach = Reach::Http { url: server.url("/mcp").into(), headers: Vec::new() };
+    let transport = ServerTransport::Http { url: server.url("/mcp").into(), headers: Vec::new() };
     let settings = ServerSettings {
         name: "s".to_owned(),
-        reach,
+        transport,
         startup_timeout: Duration::from_secs(10),
         callers: None,
     };
@@ -409,8 +409,8 @@ async fn what_is_no_answer_is_told() {
         let error = call(&endpoint, json!({})).await.0.unwrap_err();
         assert_eq!((error.code, error.effect), (ErrorCode::InvalidToolResult, Effect::Completed));
     }
-    let nobody = Endpoint::new(settings(get("http://127.0.0.1:1/"), Guard::new(true)));
-    let error = call(&nobody, json!({})).await.0.unwrap_err();
+    let closed = Endpoint::new(settings(get("http://127.0.0.1:1/"), Guard::new(true)));
+    let error = call(&closed, json!({})).await.0.unwrap_err();
     assert_eq!((error.code, error.effect), (ErrorCode::AdapterFailed, Effect::NotStarted));
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use toolbooth_adapters::launcher::Launcher;
-use toolbooth_adapters::mcp::{McpServer, Reach, ServerSettings};
+use toolbooth_adapters::mcp::{McpServer, ServerSettings, ServerTransport};
 use toolbooth_contracts::conversation::LogLevel;
 use toolbooth_contracts::coverage::Readiness;
 use toolbooth_contracts::error::UpstreamError;
@@ -143,7 +143,7 @@ impl Served {
     fn server(&self) -> Arc<McpServer> {
         let settings = ServerSettings {
             name: "far".to_owned(),
-            reach: Reach::Http {
+            transport: ServerTransport::Http {
                 url: format!("http://{}/mcp", self.address).into(),
                 headers: vec![("x-key".to_owned(), "k".into())],
             },
@@ -899,11 +899,11 @@ async fn what_was_not_taken_is_not_started() {
         assert_eq!(error.effect, effect, "{status}: {}", error.internal);
         assert!(error.internal.contains(status), "{}", error.internal);
     }
-    let nobody = Served {
+    let closed = Served {
         address: TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap(),
         seen: Arc::default(),
     };
-    let error = call(&nobody.server()).await.unwrap_err();
+    let error = call(&closed.server()).await.unwrap_err();
     assert_eq!(error.effect, Effect::NotStarted);
 }
 

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use toolbooth_adapters::CommandLine;
 use toolbooth_adapters::launcher::Launcher;
 use toolbooth_adapters::mcp::{
-    CallerSettings, Child, Credentials, McpServer, Reach, ServerSettings,
+    CallerSettings, Child, Credentials, McpServer, ServerSettings, ServerTransport,
 };
 use toolbooth_adapters::secrets::Setting;
 use toolbooth_contracts::conversation::{CONVERSATION_CAPACITY, Counterpart, LogLevel};
@@ -46,7 +46,7 @@ impl Scripted {
         let line = CommandLine { argv, cwd: Some("/".into()), ..CommandLine::default() };
         let settings = ServerSettings {
             name: "scripted".to_owned(),
-            reach: Reach::Stdio(Box::new(Child { line, profile: None })),
+            transport: ServerTransport::Stdio(Box::new(Child { line, profile: None })),
             startup_timeout: Duration::from_secs(20),
             callers,
         };
@@ -273,9 +273,9 @@ async fn a_refusal_reaches_the_agent() {
         (-32_602, Effect::Unknown),
         (-32_601, Effect::Unknown),
     ] {
-        let refusal = json!({ "code": code, "message": "no\u{1b}[1m room\n", "data": {} });
+        let refusal = json!({ "code": code, "message": "no\u{1b}[1m space\n", "data": {} });
         let error = scripted.call("refuse", refusal).await.unwrap_err();
-        let told = format!("the tool's server refused the call ({code}): no room");
+        let told = format!("the tool's server refused the call ({code}): no space");
         assert_eq!((error.safe.as_deref(), error.effect), (Some(told.as_str()), effect));
     }
     scripted.server.close().await;

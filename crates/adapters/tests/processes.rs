@@ -15,7 +15,7 @@ use toolbooth_adapters::command::{
 use toolbooth_adapters::handlers::{HandlerFolder, Handlers, Language};
 use toolbooth_adapters::launcher::Launcher;
 use toolbooth_adapters::mcp::{
-    CallerSettings, Child, Credentials, McpServer, Reach, ServerSettings,
+    CallerSettings, Child, Credentials, McpServer, ServerSettings, ServerTransport,
 };
 use toolbooth_adapters::process::{self, Bounds};
 use toolbooth_adapters::sandbox::ProfileSetting;
@@ -575,8 +575,8 @@ async fn handlers_of_both_languages_answer() {
             handlers.readiness(&tool("gone"), false).await,
             Readiness::NotConfigured(_)
         ));
-        let nobody = contract("nobody.add", "sandbox", None);
-        let error = execute(&handlers, dispatch(nobody, &json!({}))).await.unwrap_err();
+        let unknown = contract("unknown.add", "sandbox", None);
+        let error = execute(&handlers, dispatch(unknown, &json!({}))).await.unwrap_err();
         assert_eq!(error.code, ErrorCode::NotConfigured);
         handlers.close().await;
     }
@@ -714,7 +714,7 @@ async fn callers_have_servers_and_credentials_of_their_own() {
     let server = McpServer::new(
         ServerSettings {
             name: "teller".to_owned(),
-            reach: Reach::Stdio(Box::new(Child { line, profile })),
+            transport: ServerTransport::Stdio(Box::new(Child { line, profile })),
             startup_timeout: Duration::from_secs(20),
             callers: Some(CallerSettings {
                 server: "teller".to_owned(),

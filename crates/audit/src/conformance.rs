@@ -324,9 +324,9 @@ pub async fn queued_calls_are_taken_once<L: CallQueue + Ledger>(queue: &L) {
     assert_eq!(other, Enqueued::Conflict);
     let taken = take(&[]).await.expect("waits");
     assert_eq!((taken.call_id.as_str(), taken.deliveries), ("a", 1), "in the order they came");
-    let beat =
+    let heartbeat =
         queue.heartbeat("local", "a", Some(json!({"progress": 0.5}))).await.expect("answers");
-    assert_eq!(beat, Heartbeat::Go);
+    assert_eq!(heartbeat, Heartbeat::Go);
     assert!(queue.cancel("local", "a").await.expect("answers"));
     assert!(!queue.cancel("another", "a").await.expect("answers"), "not their call");
     assert_eq!(queue.heartbeat("local", "a", None).await.expect("answers"), Heartbeat::Cancel);

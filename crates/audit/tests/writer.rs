@@ -80,7 +80,7 @@ impl Backend for Scripted {
             return Err(Failure::Refused(LedgerError::unavailable("poison")));
         }
         let commit = if kept.script.is_empty() { Commit::Done } else { kept.script.remove(0) };
-        let unknown = || Failure::Unknown(LedgerError::unavailable("nobody knows"));
+        let unknown = || Failure::Unknown(LedgerError::unavailable("it is not known"));
         match commit {
             Commit::Outdated => return Err(Failure::Outdated),
             Commit::Lost => return Err(unknown()),

@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_word_that_nobody_mapped_is_untrusted() {
+    fn a_word_without_a_level_is_untrusted() {
         let levels = TrustLevels::with([("vendor".to_owned(), TrustLevel::Sandbox)].into());
         assert_eq!(levels.of("vendor"), TrustLevel::Sandbox);
         assert_eq!(levels.of("trusted"), TrustLevel::Trusted);

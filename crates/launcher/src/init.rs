@@ -37,7 +37,7 @@ const BROKEN: i32 = 125;
 
 /// A message of the first process to the launcher: one JSON document per line.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) enum Word {
+pub(crate) enum InitEvent {
     /// The program may be running from now on.
     Started,
     /// The program could not be started.
@@ -64,8 +64,8 @@ fn at<T, E: Into<io::Error>>(what: &str, done: Result<T, E>) -> Result<T, Failur
     done.map_err(|error| (what.to_owned(), error.into()))
 }
 
-pub(crate) fn tell(to: &mut PipeWriter, word: &Word) {
-    let mut line = serde_json::to_vec(word).unwrap_or_default();
+pub(crate) fn tell(to: &mut PipeWriter, event: &InitEvent) {
+    let mut line = serde_json::to_vec(event).unwrap_or_default();
     line.push(b'\n');
     // A launcher that no longer reads is about to end this process.
     let _ = to.write_all(&line);
@@ -78,7 +78,7 @@ pub(crate) fn live(start: Start<'_>, mut gate: PipeReader, mut told: PipeWriter)
         Err((step, error)) => {
             let program = false;
             let unstarted = Unstarted { step, cause: error.to_string(), program };
-            tell(&mut told, &Word::Unstarted(unstarted));
+            tell(&mut told, &InitEvent::Unstarted(unstarted));
             BROKEN
         }
     };
@@ -131,7 +131,7 @@ fn prepare_and_run(
     Ok(())
 }
 
-/// Starts the program in a new process. `None` if it could not be started; [`Word::Unstarted`] is
+/// Starts the program in a new process. `None` if it could not be started; [`InitEvent::Unstarted`] is
 /// already sent then.
 pub(crate) fn start_program(
     run: &Run,
@@ -142,7 +142,7 @@ pub(crate) fn start_program(
     told: &mut PipeWriter,
 ) -> Result<Option<Pid>, Failure> {
     // From here on the program may run. If it does not, `Unstarted` follows.
-    tell(told, &Word::Started);
+    tell(told, &InitEvent::Started);
     let (mut failed, failure) = at("making a pipe", io::pipe())?;
     let Some(program) = at("starting a process", sys::fork_into(0))? else {
         drop(failed);
@@ -163,7 +163,7 @@ pub(crate) fn start_program(
         cause: "it ended before it began".to_owned(),
         program: false,
     });
-    tell(told, &Word::Unstarted(unstarted));
+    tell(told, &InitEvent::Unstarted(unstarted));
     let _ = rustix::process::waitpid(Some(program), WaitOptions::empty());
     Ok(None)
 }
@@ -184,10 +184,10 @@ fn reap(signals: Waited, program: Pid, told: &mut PipeWriter) {
     }
 }
 
-pub(crate) fn ended(status: rustix::process::WaitStatus) -> Word {
+pub(crate) fn ended(status: rustix::process::WaitStatus) -> InitEvent {
     match status.terminating_signal() {
-        Some(signal) => Word::Signal(signal),
-        None => Word::Exit(status.exit_status().unwrap_or(BROKEN)),
+        Some(signal) => InitEvent::Signal(signal),
+        None => InitEvent::Exit(status.exit_status().unwrap_or(BROKEN)),
     }
 }
 

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Gid, Uid};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, set_child_subreaper, waitpid};
 
-use self::watch::{Child, last_word, no_word, watch};
+use self::watch::{Child, last_event, no_event, watch};
 use crate::cgroup::Cgroup;
 use crate::init::{self, Start};
 use crate::namespaces::{FRESH_BASE, map_ids, namespaces};
@@ -145,7 +145,7 @@ fn carry_out(run: &Run, stdin: OwnedFd, control: &OwnedFd) -> Result<Report, Fai
     drop((stdin, tell));
     match started {
         Some(program) => Ok(watch(run, program, Child::Program, told, cgroup.as_ref(), control)),
-        None => Ok(last_word(told).unwrap_or_else(no_word)),
+        None => Ok(last_event(told).unwrap_or_else(no_event)),
     }
 }
 

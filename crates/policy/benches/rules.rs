@@ -101,7 +101,7 @@ fn main() {
         named.map(|caller| caller.with_groups(vec!["agents".to_owned()])).collect()
     };
     let (one, two) = (callers(&["key:agent"]), callers(&["key:agent", "key:other"]));
-    let permitted = json!({ "to": "somebody", "cents": 1_250, "amount": 12.5, "tags": ["a", "b"] });
+    let permitted = json!({ "to": "ada", "cents": 1_250, "amount": 12.5, "tags": ["a", "b"] });
     let forbidden =
         json!({ "to": "number 3", "cents": 200_000, "amount": 12.5, "tags": ["a", "b"] });
     decisions("decision", &*engine, &tools, &one, &permitted);

@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn many_callers_take_bounded_room_and_none_is_lost() {
+    fn many_callers_take_bounded_memory_and_none_is_lost() {
         let limits = RefusalLimits::default();
         let mut single = 0;
         for n in 0..10_000 {

@@ -410,7 +410,7 @@ async fn callers_see_their_own_approvals_and_decide_where_the_rule_says_so() {
     assert_eq!(decide("key:x", &own).await, Decided::Missing);
     assert!(matches!(decide("key:agent", &own).await, Decided::Done(_)));
     assert_eq!(code(&fixture.call(json!({ "by": "self" }), Some("k2")).await), None);
-    // A replay asks nobody.
+    // A replay asks no person.
     let replayed = fixture.call(json!({ "by": "self" }), Some("k2")).await;
     assert!(replayed.replayed && replayed.error.is_none(), "{replayed:?}");
     assert_eq!(fixture.runs(), 1);

@@ -269,12 +269,12 @@ async fn a_tool_goes_on_while_its_caller_is_asked() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_question_that_nobody_answers_expires() {
+async fn a_question_without_an_answer_expires() {
     let fixture = fixture(Limits::default(), PayloadRetention::default());
     let (conversation, counterpart) = Conversation::pair(true);
     let request = CallRequest::new("shop.order", "{\"ask\":true}").unwrap();
     let result = fixture.proxy.call(ToolCall::new(request, Caller::local()), conversation).await;
-    assert!(result.is_error, "the tool says that nobody answered: {result:?}");
+    assert!(result.is_error, "the tool says that no answer came: {result:?}");
     drop(counterpart);
 }
 

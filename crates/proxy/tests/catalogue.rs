@@ -391,7 +391,7 @@ async fn pinned_tools_are_known_before_their_source_answers() {
 async fn a_tool_of_the_file_is_no_tool_of_the_gateway() {
     let catalogue = |source: Source| {
         let entry = json!({
-            "name": "house.clean", "execution": {"localRuntimeId": GATEWAY_RUNTIME},
+            "name": "cleaner.clean", "execution": {"localRuntimeId": GATEWAY_RUNTIME},
             "input_schema": {"type": "object"}, "output_schema": {}, "sandbox": {"enforce": "required"}
         });
         let tool = RegisteredTool::from_entry(&entry, source, &Guard::default()).unwrap();

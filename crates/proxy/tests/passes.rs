@@ -102,7 +102,7 @@ async fn arguments_are_read_once_and_a_result_only_for_the_log_and_where_somethi
     let schema = json!({ "type": "object", "properties": { "id": { "type": "integer" } } });
     for (what, changes, payload, result) in [
         ("a text", json!({}), text(), (1, 0)),
-        ("data that nobody asks for", json!({}), structured(), (1, 0)),
+        ("data that nothing asks for", json!({}), structured(), (1, 0)),
         ("a schema", json!({ "output_schema": schema }), structured(), (2, 1)),
         ("receipt fields", json!({ "receiptFields": ["result.id"] }), structured(), (2, 1)),
         (

@@ -496,7 +496,7 @@ async fn hidden_and_unknown_are_one_answer_and_one_record() {
         get("s_part"),
         get("s_nothing"),
         read(A),
-        read("toolbooth+nobody:file:///a"),
+        read("toolbooth+unknown:file:///a"),
         read("file:///a"),
         complete(CompletionReference::Prompt("s_part".into())),
         complete(CompletionReference::Resource("toolbooth+s:file:///{name}".into())),
@@ -532,7 +532,7 @@ async fn hidden_and_unknown_are_one_order_of_stages() {
     let _ = fixture.tape.recorded();
     let prompt = |name: &str| complete(CompletionReference::Prompt(name.into()));
     let resource = |uri: &str| complete(CompletionReference::Resource(uri.into()));
-    let none = "toolbooth+nobody:file:///a";
+    let none = "toolbooth+unknown:file:///a";
     for (what, hidden, unknown) in [
         ("prompt", get("s_part"), get("s_nothing")),
         ("resource", read(A), read(none)),
@@ -594,7 +594,7 @@ async fn other_spellings_of_unlisted_uris_are_not_there() {
             assert_eq!(error.code, ErrorCode::UnregisteredTool, "{caller} {odd}");
         }
     }
-    assert_eq!(fixture.servers[0].asked().len(), before, "nobody was asked");
+    assert_eq!(fixture.servers[0].asked().len(), before, "no server was asked");
     let done = fixture.ask_as("key:few", read("toolbooth+s:file:///notes/new"), None).await;
     assert_eq!(code(&done), "ok");
     for listed in ["toolbooth+s:file:///Odd name", "toolbooth+s:file:///Odd%20name"] {
@@ -606,7 +606,7 @@ async fn other_spellings_of_unlisted_uris_are_not_there() {
 }
 
 #[tokio::test]
-async fn each_denial_names_its_rule_and_asks_nobody() {
+async fn each_denial_names_its_rule_and_asks_no_server() {
     let policy = Authorizer::new(ON)
         .with_whitelist(Whitelist::only(patterns(&["s.greet", "s.file:///a"])))
         .with_callers(sets([
@@ -672,7 +672,7 @@ async fn what_changed_since_it_was_approved_is_quarantined() {
     for near in ["toolbooth+s:file:///a/", "toolbooth+s:new:1?x"] {
         assert_eq!(code(&fixture.ask(read(near)).await), "quarantined-tool", "{near}");
         assert!(!fixture.view("local").reads(near), "{near}");
-        let hidden = fixture.ask_as("key:nobody", read(near), None).await;
+        let hidden = fixture.ask_as("key:unknown", read(near), None).await;
         assert_eq!(code(&hidden), "unregistered-tool", "{near}");
     }
     let completion = complete(CompletionReference::Resource("toolbooth+s:new:{x}".into()));

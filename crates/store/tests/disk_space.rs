@@ -101,7 +101,7 @@ async fn logs_give_way_and_then_calls_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let options = SqliteOptions { bytes_max: Some(BYTES_MAX), ..SqliteOptions::default() };
     let ledger = sqlite::open(folder.path(), "one", options, &moment(0)).unwrap();
-    assert_eq!(ledger.free_space(moment(1)).await.unwrap(), 0, "there is room");
+    assert_eq!(ledger.free_space(moment(1)).await.unwrap(), 0, "there is space");
     let mut call = 0;
     while ledger.runner().disk_space() == DiskSpace::Enough {
         call += 1;

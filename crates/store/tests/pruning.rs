@@ -73,7 +73,7 @@ fn change(folder: &Path, sql: &str) -> usize {
 }
 
 #[tokio::test]
-async fn what_somebody_says_to_be_old_in_the_future_excuses_nothing_later() {
+async fn what_an_operator_says_to_be_old_in_the_future_excuses_nothing_later() {
     let folder = tempfile::tempdir().unwrap();
     let ledger = open(folder.path(), "one");
     call(&ledger, "old", IdempotencyMode::None, (1, 2)).await;

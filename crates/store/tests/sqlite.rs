@@ -186,7 +186,7 @@ async fn tampering_with_the_file_is_found() {
             "head-differs",
         ),
         (
-            "a receipt of nobody",
+            "a receipt of no call",
             |c, _, receipt, _| {
                 let text = receipt.replace("receipt-a", "receipt-x");
                 c.execute("INSERT INTO receipts VALUES ('receipt-x', 1, ?1)", [plain(&text)])
@@ -195,7 +195,7 @@ async fn tampering_with_the_file_is_found() {
             "receipt-unaccounted",
         ),
         (
-            "a log of nobody",
+            "a log of no call",
             |c, _, _, log| {
                 c.execute("INSERT INTO agent_logs VALUES (?1, ?2)", (WRITER | 99, plain(log)))
                     .unwrap();
@@ -236,9 +236,9 @@ async fn tampering_with_the_file_is_found() {
         ("DELETE FROM keys", "key-missing"),
         ("UPDATE keys SET key = 'another' WHERE key = 'k'", "key-missing"),
         ("UPDATE keys SET receipt = 'receipt-b' WHERE receipt = 'receipt-a'", "key-unaccounted"),
-        ("UPDATE keys SET receipt = 'nobody'", "key-unaccounted"),
+        ("UPDATE keys SET receipt = 'unknown'", "key-unaccounted"),
         ("INSERT INTO keys VALUES ('another', 'receipt-a')", "key-unaccounted"),
-        ("INSERT INTO keys VALUES ('another', 'nobody')", "key-unaccounted"),
+        ("INSERT INTO keys VALUES ('another', 'unknown')", "key-unaccounted"),
         ("UPDATE receipts SET fence = 9", "receipt-changed"),
         ("UPDATE receipts SET id = 'receipt-x' WHERE id = 'receipt-a'", "receipt-missing"),
         ("DELETE FROM agent_logs", "log-missing"),
@@ -632,7 +632,7 @@ async fn a_result_is_stored_once_and_either_record_is_kept_without_the_other() {
 }
 
 #[tokio::test]
-async fn a_database_that_was_put_back_is_refused_until_somebody_accepts_it() {
+async fn a_database_that_was_put_back_is_refused_until_an_operator_accepts_it() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("data");
     let ledger = open(&data, "one");

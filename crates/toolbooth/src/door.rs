@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_has_room_for_the_arguments_that_a_call_may_have() {
+    fn a_message_can_hold_the_arguments_that_a_call_may_have() {
         let of = |argument_bytes_max| {
             let mut config = Config::default();
             config.proxy.argument_bytes_max = argument_bytes_max;

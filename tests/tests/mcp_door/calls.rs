@@ -79,7 +79,7 @@ fn an_id_in_use_is_refused_and_its_request_goes_on_over_stdio() {
     for mut peer in Peer::over_pipes(&place) {
         let first = peer.begin(1, "tools/call", waiting(peer.name()));
         let mut actor = stage.next();
-        let _twin = peer.begin(1, "tools/list", json!({}));
+        let _duplicate = peer.begin(1, "tools/list", json!({}));
         let (Peer::ModernPipe(pipe) | Peer::LegacyPipe(pipe)) = &mut peer else { continue };
         let refused = pipe.message().unwrap();
         // A client would treat an error with this id as the response to the first request.

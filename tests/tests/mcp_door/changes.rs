@@ -114,7 +114,7 @@ fn a_change_is_told_to_those_who_see_it() {
 }
 
 #[test]
-fn a_change_while_nobody_reads_is_told_later() {
+fn a_change_while_no_client_reads_is_told_later() {
     let place = place();
     let gateway = place.serve();
     let session = Session::begin(&gateway);

@@ -42,9 +42,9 @@ fn methods_that_an_era_does_not_have_are_not_found() {
     let gateway = place.serve();
     let only_legacy =
         ["initialize", "ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe"];
-    let nobodys = ["no/such", "", "tools/List", "notifications/cancelled", "tasks/get", "\u{0}"];
+    let unknown = ["no/such", "", "tools/List", "notifications/cancelled", "tasks/get", "\u{0}"];
     let mut modern_pipe = Pipe::start(&place);
-    for method in only_legacy.iter().chain(&nobodys[..]) {
+    for method in only_legacy.iter().chain(&unknown[..]) {
         let message = modern(1, method, json!({}));
         // No header can repeat such a method, so other refusals are valid as well.
         if !method.is_empty() && *method != "\u{0}" {
@@ -64,7 +64,7 @@ fn methods_that_an_era_does_not_have_are_not_found() {
     }
     let session = Session::begin(&gateway);
     let mut pipe = Pipe::session(&place, LEGACY);
-    for method in nobodys.iter().chain(&["subscriptions/listen"]) {
+    for method in unknown.iter().chain(&["subscriptions/listen"]) {
         let message = request(1, method, json!({}));
         let answer = session.post(&message).answer();
         assert_eq!(answer.status, 200, "{method}");

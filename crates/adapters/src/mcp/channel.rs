@@ -59,7 +59,7 @@ impl Line {
         headers: HeaderMap,
     ) -> Posted {
         let body = request.bytes(ticket.id, meta);
-        let standing = request.method == "subscriptions/listen";
+        let stays_open = request.method == "subscriptions/listen";
         match &self.transport {
             Transport::Stdio(stdio) => {
                 if let Err(fault) = stdio.send(ticket.id, body, &ticket.sent).await {
@@ -70,7 +70,7 @@ impl Line {
             Transport::Http(http) => {
                 let post = Post { id: ticket.id, body, headers, sent: &ticket.sent };
                 let posted = async {
-                    if standing {
+                    if stays_open {
                         http.post_at_once(speech, post, &self.incoming).await
                     } else {
                         http.post(speech, post, &self.incoming).await

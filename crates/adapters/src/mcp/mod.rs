@@ -76,7 +76,7 @@ pub struct Child {
 
 /// The transport of a server.
 #[derive(Debug, Clone)]
-pub enum Reach {
+pub enum ServerTransport {
     /// A child process that speaks over its standard input and output.
     Stdio(Box<Child>),
     /// Streamable HTTP.
@@ -94,7 +94,7 @@ pub struct ServerSettings {
     /// The name in configuration.
     pub name: String,
     /// Its transport.
-    pub reach: Reach,
+    pub transport: ServerTransport,
     /// The connect timeout.
     pub startup_timeout: Duration,
     /// Settings for connections per caller; `None` = all callers share one connection.
@@ -218,9 +218,9 @@ impl Executor for McpServer {
 
     async fn readiness(&self, _contract: &ToolContract, probe: bool) -> Readiness {
         if !probe {
-            return match &self.link.settings().reach {
-                Reach::Stdio(child) => child.line.readiness(),
-                Reach::Http { url, headers } => {
+            return match &self.link.settings().transport {
+                ServerTransport::Stdio(child) => child.line.readiness(),
+                ServerTransport::Http { url, headers } => {
                     let mut settings =
                         std::iter::once(url).chain(headers.iter().map(|(_, value)| value));
                     let missing = settings.find_map(|setting| setting.resolve().err());
@@ -241,7 +241,7 @@ impl Executor for McpServer {
         _contract: &ToolContract,
         profile: &SandboxProfile,
     ) -> Result<(), SandboxMismatch> {
-        let Reach::Stdio(child) = &self.link.settings().reach else {
+        let ServerTransport::Stdio(child) = &self.link.settings().transport else {
             return Err(SandboxMismatch::Elsewhere);
         };
         let more = sandbox::exceeds(child.profile.as_ref(), profile);

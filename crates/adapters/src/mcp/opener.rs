@@ -21,7 +21,7 @@ use super::handshake::{self, Ungreeted};
 use super::http::{Http, is_reserved};
 use super::notifications::{Incoming, Notifications};
 use super::stdio::{Shared, Stdio};
-use super::{Child, Reach, ServerSettings};
+use super::{Child, ServerSettings, ServerTransport};
 use crate::error::ConnectError;
 use crate::launcher::Launcher;
 use crate::mutex::lock;
@@ -50,8 +50,8 @@ impl Opener {
     /// Returns an opener for the same server and one caller, with additional variables or headers.
     pub(super) fn of_caller(&self, caller: &str, credentials: Vec<(String, Setting)>) -> Self {
         let mut settings = self.settings.clone();
-        match &mut settings.reach {
-            Reach::Stdio(child) => {
+        match &mut settings.transport {
+            ServerTransport::Stdio(child) => {
                 child.line.env.extend(credentials);
                 // Callers must not share the data that the server stores.
                 if let Some(own) = &mut child.line.own {
@@ -60,7 +60,7 @@ impl Opener {
                     own.as_mut_os_string().push(format!("@{digest}"));
                 }
             }
-            Reach::Http { headers, .. } => {
+            ServerTransport::Http { headers, .. } => {
                 let replaced =
                     |name: &str| credentials.iter().any(|(own, _)| own.eq_ignore_ascii_case(name));
                 headers.retain(|(name, _)| !replaced(name));
@@ -73,9 +73,9 @@ impl Opener {
 
     /// Returns `text` with the server's secrets concealed.
     pub(super) fn conceal(&self, text: &str) -> String {
-        match &self.settings.reach {
-            Reach::Stdio(_) => self.secrets().conceal_text(text),
-            Reach::Http { url, .. } => {
+        match &self.settings.transport {
+            ServerTransport::Stdio(_) => self.secrets().conceal_text(text),
+            ServerTransport::Http { url, .. } => {
                 // Errors of the HTTP library contain the URL, which may be a secret as a whole.
                 let text = match url.expose() {
                     Ok(filled) => text.replace(&filled, &url.shown()),
@@ -87,11 +87,11 @@ impl Opener {
     }
 
     fn secrets(&self) -> KnownSecrets {
-        match &self.settings.reach {
-            Reach::Stdio(child) => {
+        match &self.settings.transport {
+            ServerTransport::Stdio(child) => {
                 child.line.clone().with_secrets_of(child.profile.as_ref()).secrets()
             }
-            Reach::Http { url, headers } => {
+            ServerTransport::Http { url, headers } => {
                 let headers = headers.iter().map(|(name, value)| (name.as_str(), value));
                 Setting::known(std::iter::once(("", url)).chain(headers))
             }
@@ -113,8 +113,8 @@ impl Opener {
         };
         let known = *lock(&self.era);
         let timeout = self.settings.startup_timeout;
-        let (line, (greeting, speech)) = match &self.settings.reach {
-            Reach::Stdio(child) => {
+        let (line, (greeting, speech)) = match &self.settings.transport {
+            ServerTransport::Stdio(child) => {
                 let line = self.start(child, incoming()).await?;
                 match handshake::greet(&line, known, timeout).await {
                     Ok(greeted) => (line, greeted),
@@ -140,7 +140,7 @@ impl Opener {
                     }
                 }
             }
-            Reach::Http { url, headers } => {
+            ServerTransport::Http { url, headers } => {
                 let mut map = HeaderMap::new();
                 for (name, value) in headers {
                     let name = HeaderName::from_str(name).map_err(ConnectError::HeaderName)?;

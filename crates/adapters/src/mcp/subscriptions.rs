@@ -214,9 +214,9 @@ impl Subscriptions {
             let opened = OpenSubscription::open(&channel, params).await;
             channel.set_listening();
             match opened {
-                Ok((standing, accepted)) => {
+                Ok((opened, accepted)) => {
                     // Both subscriptions are open at once, so that no change in between is lost.
-                    if let Some(before) = open.replace(standing) {
+                    if let Some(before) = open.replace(opened) {
                         before.end(&channel).await;
                     }
                     self.accept(number, Ok(accepted));
@@ -243,8 +243,8 @@ impl Subscriptions {
             let began = tokio::time::Instant::now();
             let ended = async {
                 // Without an open subscription, the next attempt follows after a pause.
-                if let Some(standing) = &mut open {
-                    let _ = (&mut standing.task).await;
+                if let Some(opened) = &mut open {
+                    let _ = (&mut opened.task).await;
                 }
             };
             let is_over = tokio::select! {
@@ -305,15 +305,15 @@ impl OpenSubscription {
             })
             .await
         });
-        let mut standing = Self { id: 0, task };
+        let mut opened = Self { id: 0, task };
         match tokio::time::timeout(ACCEPT_TIMEOUT, told).await {
             Ok(Ok((id, filter))) => {
-                standing.id = id;
+                opened.id = id;
                 let uris = filter.get("resourceSubscriptions").and_then(Value::as_array);
                 let uris = uris.into_iter().flatten().filter_map(Value::as_str);
-                Ok((standing, uris.map(str::to_owned).collect()))
+                Ok((opened, uris.map(str::to_owned).collect()))
             }
-            Ok(Err(_)) => Err(match (&mut standing.task).await {
+            Ok(Err(_)) => Err(match (&mut opened.task).await {
                 Ok(fault) => fault,
                 Err(_) => Fault::Lost("the subscription was given up".to_owned()),
             }),

@@ -7,7 +7,7 @@ fn at(reference: &str) -> Result<String, String> {
 
 #[cfg(unix)]
 #[test]
-fn files_are_read_only_where_nobody_else_can() {
+fn files_are_read_only_where_no_other_user_can() {
     use std::os::unix::fs::PermissionsExt;
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("secret");
@@ -25,7 +25,7 @@ fn files_are_read_only_where_nobody_else_can() {
 
 #[cfg(unix)]
 #[test]
-fn a_file_of_somebody_else_is_refused() {
+fn a_file_of_another_user_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("secret");
     std::fs::write(&path, "hunter2").unwrap();

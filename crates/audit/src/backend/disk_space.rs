@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn room_runs_short_before_it_is_used_up() {
+    fn space_runs_short_before_it_is_used_up() {
         let of = |left| DiskSpace::of(left, 100, DiskSpace::Enough);
         assert_eq!(
             [of(100), of(99), of(25), of(24), of(0)].map(|disk_space| disk_space as u8),

@@ -120,10 +120,10 @@ impl<'e> Chains<'e> {
     }
 
     /// Reports pruned ranges that no event states.
-    fn vouched(&mut self) {
+    fn report_unstated(&mut self) {
         for (writer, log) in self.logs.iter().filter(|(_, log)| !log.gone.is_empty()) {
             let fields = self.expected.left.get(writer).map(Vec::as_slice).unwrap_or_default();
-            let mut vouched: Vec<(u64, u64)> = fields
+            let mut stated: Vec<(u64, u64)> = fields
                 .iter()
                 .filter(|left| {
                     let from = log.gone.partition_point(|(_, end)| *end <= left.from);
@@ -132,10 +132,10 @@ impl<'e> Chains<'e> {
                 })
                 .map(|left| (left.from, left.to))
                 .collect();
-            vouched.sort_unstable();
+            stated.sort_unstable();
             for (begin, end) in &log.gone {
                 let mut next = *begin;
-                for (from, to) in &vouched {
+                for (from, to) in &stated {
                     if *from <= next {
                         next = next.max(*to);
                     }
@@ -289,7 +289,7 @@ impl<'e> Chains<'e> {
 
     /// Checks earlier events against later ones; returns the number of events and the problems.
     pub(super) fn look_back(mut self) -> (u64, Problems) {
-        self.vouched();
+        self.report_unstated();
         for before in &self.expected.befores {
             let log = self.logs.get(&before.writer).cloned().unwrap_or_default();
             let (has, last) = (log.frontier.size(), log.last.as_ref().map(Hash::to_string));

@@ -237,11 +237,11 @@ impl LogFindings {
         match self.open(writer, note) {
             Ok(signed) if signed.writer == writer && signed.size == seq => {
                 self.checkpoints.insert(writer.to_owned(), seq);
-                let (vouched, rest): (Vec<_>, Vec<_>) = std::mem::take(&mut self.claimed)
+                let (excused, rest): (Vec<_>, Vec<_>) = std::mem::take(&mut self.claimed)
                     .into_iter()
                     .partition(|(own, at, _)| own == writer && *at < seq);
                 self.claimed = rest;
-                for head in vouched.into_iter().flat_map(|(_, _, heads)| heads) {
+                for head in excused.into_iter().flat_map(|(_, _, heads)| heads) {
                     self.learnt.restored.entry(head.writer).or_default().insert(head.size);
                 }
                 let root = Some(signed.root);
@@ -299,12 +299,12 @@ impl LogFindings {
         for note in std::mem::take(&mut self.known.notes) {
             self.kept_outside(&note, &mut gone);
         }
-        self.vouch();
+        self.apply_covered();
         (self.learnt, self.problems)
     }
 
     /// Applies the pruning events that a signed root covers; only these excuse missing records.
-    fn vouch(&mut self) {
+    fn apply_covered(&mut self) {
         let mut covered: BTreeMap<&str, u64> = BTreeMap::new();
         for ((writer, size), wanted) in &self.learnt.wanted {
             if wanted.iter().any(|wanted| wanted.root.is_some()) {
@@ -314,10 +314,10 @@ impl LogFindings {
         let is_covered = |(writer, seq, _): &(String, u64, Pruned)| {
             covered.get(writer.as_str()).is_some_and(|size| seq < size)
         };
-        let (vouched, _): (Vec<_>, Vec<_>) =
+        let (excused, _): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.prunes).into_iter().partition(is_covered);
         let learnt = &mut self.learnt;
-        for (_, _, pruned) in vouched {
+        for (_, _, pruned) in excused {
             match pruned {
                 Pruned::Receipts { before, at } => {
                     learnt.receipts_before = before.clone().max(learnt.receipts_before.take());

@@ -17,7 +17,7 @@ use rustix::process::{
 
 use super::{Failure, at};
 use crate::cgroup::Cgroup;
-use crate::init::{self, Word};
+use crate::init::{self, InitEvent};
 use crate::memory;
 use crate::order::{Bind, Run};
 use crate::wire::{ASK_TO_END, HEAD_BYTES, Report, STARTED, Unstarted, fill, head, send};
@@ -92,7 +92,7 @@ fn watch_and_end(
         .and_then(|sandbox_spec| sandbox_spec.limits.memory_bytes);
     let mut lines = Lines::new(told);
     let mut over = None;
-    let mut word = None;
+    let mut event = None;
     let mut started = false;
     let mut listening = true;
     let mut status = None;
@@ -126,12 +126,12 @@ fn watch_and_end(
         drop(fds);
         if heard {
             match lines.next() {
-                Some(Word::Started) if !started => {
+                Some(InitEvent::Started) if !started => {
                     started = true;
                     at("telling", tell_started(control))?;
                 }
-                Some(Word::Started) => (),
-                Some(other) => word = Some(other),
+                Some(InitEvent::Started) => (),
+                Some(other) => event = Some(other),
                 None => listening = false,
             }
             continue;
@@ -162,18 +162,18 @@ fn watch_and_end(
     }
     if status.is_none() {
         let _ = kill_process(child, Signal::KILL);
-        let buried = at("burying", waitpid(Some(child), WaitOptions::empty()))?;
-        status = buried.map(|(_, status)| status);
+        let reaped = at("reaping", waitpid(Some(child), WaitOptions::empty()))?;
+        status = reaped.map(|(_, status)| status);
     }
     end_orphans();
     while let Some(last) = lines.next() {
         match last {
-            Word::Started if !started => {
+            InitEvent::Started if !started => {
                 started = true;
                 at("telling", tell_started(control))?;
             }
-            Word::Started => (),
-            other => word = Some(other),
+            InitEvent::Started => (),
+            other => event = Some(other),
         }
     }
     let over = over.or_else(|| bounded.iter().find_map(|bind| overweight(bind)));
@@ -181,16 +181,16 @@ fn watch_and_end(
         return Ok(report);
     }
     let own = status.map(init::ended);
-    let word = match kind {
-        Child::First => word.or(own),
-        Child::Program => own.or(word),
+    let event = match kind {
+        Child::First => event.or(own),
+        Child::Program => own.or(event),
     };
     // A program that exits with 0 succeeded, even if the kernel ended one of its processes.
-    let good = matches!(word, Some(Word::Exit(0) | Word::Unstarted(_)));
+    let good = matches!(event, Some(InitEvent::Exit(0) | InitEvent::Unstarted(_)));
     if !good && cgroup.is_some_and(Cgroup::has_run_out) {
         return Ok(Report::MemoryLimit);
     }
-    Ok(word.map_or_else(no_word, report))
+    Ok(event.map_or_else(no_event, report))
 }
 
 fn tell_started(control: &OwnedFd) -> io::Result<()> {
@@ -198,18 +198,18 @@ fn tell_started(control: &OwnedFd) -> io::Result<()> {
     send(control.as_fd(), STARTED, number.as_bytes(), &[])
 }
 
-fn report(word: Word) -> Report {
-    match word {
-        Word::Unstarted(unstarted) => Report::Unstarted(unstarted),
-        Word::Exit(code) => Report::Exit(code),
-        Word::Signal(libc::SIGXCPU) => Report::CpuLimit,
-        Word::Signal(signal) => Report::Signal(signal),
-        Word::Started => no_word(),
+fn report(event: InitEvent) -> Report {
+    match event {
+        InitEvent::Unstarted(unstarted) => Report::Unstarted(unstarted),
+        InitEvent::Exit(code) => Report::Exit(code),
+        InitEvent::Signal(libc::SIGXCPU) => Report::CpuLimit,
+        InitEvent::Signal(signal) => Report::Signal(signal),
+        InitEvent::Started => no_event(),
     }
 }
 
 /// The report if no message arrived: the program may have run.
-pub(super) fn no_word() -> Report {
+pub(super) fn no_event() -> Report {
     Report::Failed(Unstarted {
         step: "waiting for the program".to_owned(),
         cause: "nothing was told".to_owned(),
@@ -217,10 +217,10 @@ pub(super) fn no_word() -> Report {
     })
 }
 
-pub(super) fn last_word(told: PipeReader) -> Option<Report> {
+pub(super) fn last_event(told: PipeReader) -> Option<Report> {
     let mut lines = Lines::new(told);
     let words = std::iter::from_fn(|| lines.next());
-    words.filter(|word| !matches!(word, Word::Started)).last().map(report)
+    words.filter(|event| !matches!(event, InitEvent::Started)).last().map(report)
 }
 
 /// The tag of the client's next frame; `None` if the socket is closed or the frame is invalid.
@@ -338,7 +338,7 @@ impl Lines {
 
     /// The next message. Each is one line that is written at once, so no read waits for the rest of
     /// a line.
-    fn next(&mut self) -> Option<Word> {
+    fn next(&mut self) -> Option<InitEvent> {
         let mut line = Vec::new();
         self.0.read_until(b'\n', &mut line).ok()?;
         serde_json::from_slice(&line).ok()

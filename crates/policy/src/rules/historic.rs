@@ -13,7 +13,7 @@ use super::history::HISTORY;
 use super::parties::Parties;
 use super::set::RuleSet;
 use super::slice::Applying;
-use super::values::Parts;
+use super::values::ContextMembers;
 use crate::engine::{DependentVerdict, Verdict};
 use crate::error::EngineError;
 
@@ -23,7 +23,7 @@ pub(super) struct HistoricRules {
     pub(super) tool: Arc<BoundTool>,
     pub(super) parties: Arc<Parties>,
     /// The parts of the context that these rules read, except for the windows.
-    pub(super) parts: Parts,
+    pub(super) parts: ContextMembers,
     pub(super) windows: BTreeMap<String, WindowName>,
     /// The other rules that apply.
     pub(super) applying: Applying,

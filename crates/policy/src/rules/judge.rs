@@ -14,7 +14,7 @@ use super::parties::Parties;
 use super::reads::Reads;
 use super::set::RuleSet;
 use super::slice::Applying;
-use super::values::Parts;
+use super::values::ContextMembers;
 use super::{entities, values};
 use crate::engine::{ItemQuestion, Question, Uncountable};
 use crate::error::EngineError;
@@ -117,7 +117,7 @@ impl RuleSet {
 
 impl BoundTool {
     /// Returns the parts of the context that rules read, except for the windows.
-    fn parts(&self, question: &Question<'_>, reads: &Reads) -> Result<Parts, EngineError> {
+    fn parts(&self, question: &Question<'_>, reads: &Reads) -> Result<ContextMembers, EngineError> {
         let mut parts = context(reads, question.claimed, question.at)?;
         if let (Some(reads), Some(types)) = (reads.of("args"), &self.arguments) {
             let arguments = types.record.convert(question.arguments, &reads, "");
@@ -145,7 +145,7 @@ impl BoundTool {
 }
 
 /// Returns the parts of the context that rules read, except for the arguments.
-fn context(reads: &Reads, claimed: &CallContext, at: &str) -> Result<Parts, EngineError> {
+fn context(reads: &Reads, claimed: &CallContext, at: &str) -> Result<ContextMembers, EngineError> {
     let mut parts = Vec::new();
     if reads.of("time").is_some() {
         parts.push(("time".to_owned(), values::datetime(at.to_owned())?));
@@ -156,7 +156,7 @@ fn context(reads: &Reads, claimed: &CallContext, at: &str) -> Result<Parts, Engi
             ("phaseId", &claimed.phase_id),
             ("epicId", &claimed.epic_id),
         ];
-        let mut fields: Parts = texts
+        let mut fields: ContextMembers = texts
             .into_iter()
             .filter_map(|(name, text)| {
                 let text = text.as_ref()?;

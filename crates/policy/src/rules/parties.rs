@@ -11,7 +11,7 @@ use toolbooth_contracts::trust::TrustLevel;
 
 use super::entities;
 use super::evaluation::Evaluation;
-use super::values::Parts;
+use super::values::ContextMembers;
 use crate::caller::Grant;
 use crate::engine::Question;
 use crate::error::EngineError;
@@ -40,7 +40,7 @@ impl Parties {
     }
 
     /// Returns the question with these parts of the context.
-    pub(super) fn evaluation(&self, parts: Parts) -> Evaluation<'_> {
+    pub(super) fn evaluation(&self, parts: ContextMembers) -> Evaluation<'_> {
         let parts = parts.into_iter().map(|(name, value)| (name.into(), value)).collect();
         let [caller, action, resource] = self.uids.clone();
         let context = Context::Value(Arc::new(parts));

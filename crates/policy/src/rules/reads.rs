@@ -9,7 +9,7 @@ use cedar_policy::pst::{Expr, Template, Var};
 
 use super::expressions::{conditions, parts};
 
-/// Parts of a record that are read: those with a name, or everything.
+/// ContextMembers of a record that are read: those with a name, or everything.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Reads {
     everything: bool,

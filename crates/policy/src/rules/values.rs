@@ -11,8 +11,8 @@ use cedar_policy_core::extensions::Extensions;
 
 use crate::error::EngineError;
 
-/// Parts of the context of a question, by their names.
-pub(super) type Parts = Vec<(String, Value)>;
+/// ContextMembers of the context of a question, by their names.
+pub(super) type ContextMembers = Vec<(String, Value)>;
 
 /// The functions that make decimals, times and durations of texts.
 struct Functions {

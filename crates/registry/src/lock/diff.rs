@@ -246,7 +246,7 @@ pub fn diff<'t>(
             }
         };
         let worst = changes.iter().map(|change| change.verdict).max();
-        let standing = if change == Change::Moved {
+        let least = if change == Change::Moved {
             Compatibility::Breaking
         } else {
             Compatibility::Compatible
@@ -258,7 +258,7 @@ pub fn diff<'t>(
             source: tool.source().to_string(),
             source_digest: Some(tool.source_digest().to_owned()),
             change,
-            verdict: worst.map_or(standing, |worst| worst.max(standing)),
+            verdict: worst.map_or(least, |worst| worst.max(least)),
             changes,
             suspicious,
         });

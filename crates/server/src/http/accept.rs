@@ -95,7 +95,7 @@ pub(super) async fn accept(listener: TcpListener, serving: Serving, stopping: Ca
             }
         };
         let Some(connection) = describe(&stream, peer, &*serving.peers) else { continue };
-        if make_room(&mut connections, &idle, serving.limits.connections_max).await {
+        if free_connection(&mut connections, &idle, serving.limits.connections_max).await {
             let (serving, stopping) = (Arc::clone(&serving), stopping.clone());
             connections.spawn(serve(stream, connection, serving, idle.join(), stopping));
         } else if refusals.len() < REFUSALS_MAX && !serving.speaks_tls() {
@@ -108,7 +108,11 @@ pub(super) async fn accept(listener: TcpListener, serving: Serving, stopping: Ca
 
 /// Whether one more connection fits. At the limit it first closes the connection that has been idle
 /// the longest.
-async fn make_room(connections: &mut JoinSet<()>, idle: &IdleConnections, max: usize) -> bool {
+async fn free_connection(
+    connections: &mut JoinSet<()>,
+    idle: &IdleConnections,
+    max: usize,
+) -> bool {
     while connections.try_join_next().is_some() {}
     if connections.len() >= max && idle.evict() {
         let _ = timeout(EVICTION, connections.join_next()).await;
@@ -245,7 +249,7 @@ fn answer(
     }
 }
 
-fn no_room() -> Problem {
+fn too_many_connections() -> Problem {
     let title = "too many connections are open; try again later";
     Problem { retry_after_ms: Some(1_000), ..Problem::new(ErrorCode::Overloaded, title) }
 }
@@ -253,7 +257,7 @@ fn no_room() -> Problem {
 /// Answers 503 and allows the client up to [`REFUSAL`] to read it.
 async fn refuse(mut stream: TcpStream) {
     let saying = async {
-        stream.write_all(&no_room().as_message()).await?;
+        stream.write_all(&too_many_connections().as_message()).await?;
         stream.shutdown().await?;
         // Closing with bytes unread would reset the connection.
         let mut scratch = [0; 4 << 10];

@@ -251,7 +251,7 @@ async fn a_full_door_closes_the_longest_idle_connection() {
 }
 
 #[tokio::test]
-async fn an_unfinished_head_is_no_request_and_makes_room() {
+async fn an_unfinished_head_is_no_request_and_is_closed_for_others() {
     let door = door(Limits { connections_max: 2, ..limits() }, PeerOwner::SameUser).await;
     let mut slow = door.idle().await;
     slow.send("GET / HTT").await;
@@ -261,7 +261,7 @@ async fn an_unfinished_head_is_no_request_and_makes_room() {
 }
 
 #[tokio::test]
-async fn requests_and_streams_in_progress_are_never_closed_to_make_room() {
+async fn requests_and_streams_in_progress_are_never_closed_for_others() {
     let mut door = door(Limits { connections_max: 2, ..limits() }, PeerOwner::SameUser).await;
     let (mut waiting, mut streaming) = (door.client().await, door.client().await);
     waiting.ask("/wait").await;

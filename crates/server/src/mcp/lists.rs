@@ -32,11 +32,11 @@ pub(super) fn answer(
     request: &Request,
 ) -> Result<Page, RpcError> {
     #[derive(Deserialize)]
-    struct Asked {
+    struct ListParams {
         #[serde(default)]
         cursor: Option<String>,
     }
-    let cursor = request.params.read::<Asked>()?.cursor.filter(|cursor| !cursor.is_empty());
+    let cursor = request.params.read::<ListParams>()?.cursor.filter(|cursor| !cursor.is_empty());
     let method = request.method.as_str();
     let toolset = client.toolset.as_deref().unwrap_or_default();
     // A cursor is valid for one listing of one caller in one tool set.

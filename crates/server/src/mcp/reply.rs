@@ -156,8 +156,8 @@ pub(super) async fn reply(
                     let body = Body::new(stream);
                     return ([(CONTENT_TYPE, "application/json")], body).into_response();
                 }
-                let beat = Bytes::from_static(HEARTBEAT);
-                return events(Stream::begun(Form::Events, beat, outgoing, guard));
+                let heartbeat = Bytes::from_static(HEARTBEAT);
+                return events(Stream::begun(Form::Events, heartbeat, outgoing, guard));
             }
         }
     }
@@ -272,8 +272,8 @@ impl HttpBody for Stream {
         this.quiet.as_mut().reset(Instant::now() + KEEP_ALIVE);
         // The next poll registers the waker for the new deadline.
         context.waker().wake_by_ref();
-        let beat = if this.form == Form::Json { &b" "[..] } else { HEARTBEAT };
-        Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(beat)))))
+        let heartbeat = if this.form == Form::Json { &b" "[..] } else { HEARTBEAT };
+        Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(heartbeat)))))
     }
 }
 
@@ -311,7 +311,7 @@ mod tests {
     async fn a_long_request_is_kept_alive() {
         let both = Accepted { json: true, events: true };
         let events_only = Accepted { json: false, events: true };
-        for (accepted, wants_notices, beat) in
+        for (accepted, wants_notices, heartbeat) in
             [(both, false, " "), (both, true, ": \n\n"), (events_only, false, ": \n\n")]
         {
             let (outgoing, receiver) = mpsc::channel(1);
@@ -324,7 +324,7 @@ mod tests {
             assert_eq!(kind, if is_json { "application/json" } else { "text/event-stream" });
             let mut body = response.into_body();
             for _ in 0..3 {
-                assert_eq!(piece(&mut body).await.unwrap(), beat);
+                assert_eq!(piece(&mut body).await.unwrap(), heartbeat);
             }
             let answer = Answer { message: Bytes::from_static(b"{}").into(), error: None };
             outgoing.send(Outgoing::Answer(answer)).await.unwrap();

@@ -35,7 +35,9 @@ use self::pool::rows_over;
 use super::connect::{READERS, Server};
 use super::error::OpenError;
 use super::rows::{call, head, raw_budget, raw_order, window};
-use super::statements::{CALL, EVENT, HEAD, VOUCHED, VOUCHED_ORDERS, VOUCHING, WINDOWS};
+use super::statements::{
+    ACCOUNTED_APPROVALS, ACCOUNTED_ORDERS, ACCOUNTING_EVENT, CALL, EVENT, HEAD, WINDOWS,
+};
 use super::{clean, schema};
 use crate::body;
 use crate::packing;
@@ -284,9 +286,9 @@ impl LedgerReads for PostgresReads {
         let mut conditions = Conditions::default();
         conditions.text("a.approval_id >", after);
         let sql = format!(
-            "SELECT a.approval_id, a.body, {VOUCHING},
+            "SELECT a.approval_id, a.body, {ACCOUNTING_EVENT},
                  a.tool, a.caller, a.args_digest, a.contract_digest, a.state
-             FROM {VOUCHED} {} ORDER BY a.approval_id LIMIT {}",
+             FROM {ACCOUNTED_APPROVALS} {} ORDER BY a.approval_id LIMIT {}",
             conditions.shown(),
             count(limit)
         );
@@ -301,9 +303,9 @@ impl LedgerReads for PostgresReads {
         conditions.text("a.caller =", filter.caller);
         conditions.text("a.approval_id <", filter.before);
         let sql = format!(
-            "SELECT a.approval_id, a.body, {VOUCHING},
+            "SELECT a.approval_id, a.body, {ACCOUNTING_EVENT},
                  a.tool, a.caller, a.args_digest, a.contract_digest, a.state
-             FROM {VOUCHED} {} ORDER BY a.approval_id DESC LIMIT {}",
+             FROM {ACCOUNTED_APPROVALS} {} ORDER BY a.approval_id DESC LIMIT {}",
             conditions.shown(),
             count(filter.limit)
         );
@@ -320,7 +322,7 @@ impl LedgerReads for PostgresReads {
             conditions.text("(a.kind || ':' || a.name) COLLATE \"C\" >", Some(after.to_string()));
         }
         let sql = format!(
-            "SELECT a.kind, a.name, a.body, {VOUCHING}, a.used FROM {VOUCHED_ORDERS} {}
+            "SELECT a.kind, a.name, a.body, {ACCOUNTING_EVENT}, a.used FROM {ACCOUNTED_ORDERS} {}
              ORDER BY (a.kind || ':' || a.name) COLLATE \"C\" LIMIT {}",
             conditions.shown(),
             count(limit)

@@ -65,13 +65,13 @@ const WINDOWS_BY_SUMS: &str = "
               ORDER BY at_ms DESC LIMIT 2) AS l) AS last";
 
 /// Columns of the event that accounts for an approval or an order.
-pub(super) const VOUCHING: &str = "v.body, v.zbody";
+pub(super) const ACCOUNTING_EVENT: &str = "v.body, v.zbody";
 /// A table `a` with records, joined with the events that they name.
 ///
 /// The place is matched as text, because a cast of a body that is not JSON would fail the whole
 /// query. Text that matches the pattern is a JSON string. The place is the last member of a record: texts
 /// before it are not the gateway's own.
-macro_rules! vouched {
+macro_rules! accounted {
     ($table:literal) => {
         concat!(
             $table,
@@ -87,9 +87,9 @@ macro_rules! vouched {
 }
 
 /// Approvals `a`, joined with the events that they name.
-pub(super) const VOUCHED: &str = vouched!("approvals");
+pub(super) const ACCOUNTED_APPROVALS: &str = accounted!("approvals");
 /// Orders `a`, joined with the events that they name.
-pub(super) const VOUCHED_ORDERS: &str = vouched!("orders");
+pub(super) const ACCOUNTED_ORDERS: &str = accounted!("orders");
 
 /// The parameters of a statement.
 pub(super) type Parameters<'p> = Vec<Box<dyn ToSql + Sync + Send + 'p>>;
@@ -145,7 +145,7 @@ statements! {
          WHERE r.state = 'in_flight' AND r.tool = ANY($1)
              AND NOT w.stopped AND w.renewed >= clock_timestamp() - {LOST}
          GROUP BY r.tool");
-    approvals = format!("SELECT a.body, {VOUCHING} FROM {VOUCHED}
+    approvals = format!("SELECT a.body, {ACCOUNTING_EVENT} FROM {ACCOUNTED_APPROVALS}
                  JOIN unnest($1::text[], $2::text[], $3::text[]) AS n (tool, caller, args)
                      ON n.tool = a.tool AND n.caller = a.caller AND n.args = a.args_digest
                  WHERE a.state <> 'spent'");
@@ -182,8 +182,8 @@ statements! {
                     ORDER BY key, length_ms LIMIT 1000 FOR UPDATE SKIP LOCKED) AS ended
                 WHERE s.key = ended.key AND s.length_ms = ended.length_ms";
     approvals_by_id = format!(
-        "SELECT a.body, {VOUCHING} FROM {VOUCHED} WHERE a.approval_id = ANY($1)");
-    orders = format!("SELECT a.kind, a.name, a.body, {VOUCHING}, a.used FROM {VOUCHED_ORDERS}");
+        "SELECT a.body, {ACCOUNTING_EVENT} FROM {ACCOUNTED_APPROVALS} WHERE a.approval_id = ANY($1)");
+    orders = format!("SELECT a.kind, a.name, a.body, {ACCOUNTING_EVENT}, a.used FROM {ACCOUNTED_ORDERS}");
     calls = format!(
         "SELECT {CALL} FROM queue q JOIN unnest($1::text[], $2::text[]) AS n (own, id)
              ON n.own = q.caller AND n.id = q.call_id

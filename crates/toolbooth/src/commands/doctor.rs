@@ -315,10 +315,10 @@ async fn sandbox(loaded: &Loaded, checks: &mut Vec<Check>) {
 }
 
 /// Describes a profile in one line.
-fn described(profile: &SandboxProfile, standing: bool) -> String {
+fn described(profile: &SandboxProfile, is_server: bool) -> String {
     let fs = profile.fs.clone().unwrap_or_default();
     let write: Vec<&str> = fs.write.iter().map(|write| write.path.as_str()).collect();
-    let write = match (write.as_slice(), standing) {
+    let write = match (write.as_slice(), is_server) {
         ([], true) => "a home of its own".to_owned(),
         ([], false) => "nothing".to_owned(),
         (paths, _) => paths.join(" "),

@@ -47,15 +47,15 @@ pub(crate) async fn run(cli: Cli) -> Result<bool, Failure> {
     match command {
         Command::Init => check::init(&gate),
         Command::Trust { path, yes, show, forget, list, shown } => {
-            let wish = match (yes, show) {
-                (true, _) => trust::Wish::Yes,
-                (_, true) => trust::Wish::Show,
-                _ => trust::Wish::Ask,
+            let action = match (yes, show) {
+                (true, _) => trust::TrustAction::Yes,
+                (_, true) => trust::TrustAction::Show,
+                _ => trust::TrustAction::Ask,
             };
             match (list, forget) {
                 (true, _) => trust::list(shown.format),
                 (_, true) => trust::forget(path.as_deref(), configuration, shown.format),
-                _ => trust::trust(path.as_deref(), (configuration, data), wish, shown.format),
+                _ => trust::trust(path.as_deref(), (configuration, data), action, shown.format),
             }
         }
         Command::Check { file, shown } => check::check(file, shown.format, load).await,

@@ -14,7 +14,7 @@ use crate::trust::{Judged, TrustFile};
 
 /// The action on a configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Wish {
+pub(super) enum TrustAction {
     /// Shows it, and trusts it after confirmation.
     Ask,
     /// Shows it, and trusts it.
@@ -43,7 +43,7 @@ fn file(given: Option<&Path>, configuration: Option<&Path>) -> Result<PathBuf, F
 pub(super) fn trust(
     given: Option<&Path>,
     (configuration, data): (Option<&Path>, Option<&Path>),
-    wish: Wish,
+    action: TrustAction,
     format: Format,
 ) -> Result<bool, Failure> {
     let file = file(given, configuration)?;
@@ -55,17 +55,19 @@ pub(super) fn trust(
         told.iter().for_each(|line| output::foreign(line));
     }
     let shown = path.display();
-    let is_trusted = match wish {
-        Wish::Show => was_trusted,
+    let is_trusted = match action {
+        TrustAction::Show => was_trusted,
         // The stored state is updated, so that a removed entry that returns is asked for again.
         _ if was_trusted => judged.keep(|_| true).map(|()| true)?,
-        Wish::Yes => judged.keep(|_| true).map(|()| true)?,
-        Wish::Ask if !terminal::can_ask(format) => {
+        TrustAction::Yes => judged.keep(|_| true).map(|()| true)?,
+        TrustAction::Ask if !terminal::can_ask(format) => {
             return Err(Failure::usage("there is no terminal to ask on")
                 .at(shown.to_string())
                 .hint("`toolbooth trust --yes` trusts it without a question; `--trust FILE` names it for one run"));
         }
-        Wish::Ask => terminal::confirm("trust it?") && judged.keep(|_| true).map(|()| true)?,
+        TrustAction::Ask => {
+            terminal::confirm("trust it?") && judged.keep(|_| true).map(|()| true)?
+        }
     };
     if format.is_json() {
         let changes: Vec<_> = judged

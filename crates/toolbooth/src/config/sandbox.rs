@@ -191,14 +191,14 @@ impl Sandboxes {
 
     /// Returns the profile that `said` at `setting` selects for a process that serves many calls and runs in
     /// `folder`.
-    pub(crate) fn standing(
+    pub(crate) fn profile_setting(
         &self,
         said: Option<&Sandbox>,
         setting: &str,
         folder: Option<&Path>,
     ) -> Result<ProfileSetting, Failure> {
-        let standing = self.meaning(said, setting, folder)?;
-        if let ProfileSetting::Profile { profile, .. } = &standing {
+        let profile_setting = self.meaning(said, setting, folder)?;
+        if let ProfileSetting::Profile { profile, .. } = &profile_setting {
             let limits = profile.limits.clone().unwrap_or_default();
             let of_calls = [
                 ("wall_ms", limits.wall_ms),
@@ -216,7 +216,7 @@ impl Sandboxes {
                 return Err(Failure::configuration(message).at(setting.to_owned()).hint(hint));
             }
         }
-        Ok(standing)
+        Ok(profile_setting)
     }
 
     /// Rejects invalid profiles, also those that are not used.

@@ -60,7 +60,7 @@ fn folders(loaded: &Loaded) -> Result<Vec<HandlerFolder>, Failure> {
             interpreter: runtime.interpreter.clone(),
             workers_max: runtime.workers.unwrap_or(handlers::WORKERS_MAX),
             env: settings(loaded, &runtime.env),
-            sandbox: sandboxes.standing(
+            sandbox: sandboxes.profile_setting(
                 runtime.sandbox.as_ref(),
                 &format!("{setting}.sandbox"),
                 Some(&loaded.path(dir)),

@@ -10,7 +10,7 @@ use data_encoding::HEXLOWER;
 use toolbooth_adapters::CommandLine;
 use toolbooth_adapters::launcher::Launcher;
 use toolbooth_adapters::mcp::{
-    CallerSettings, Child, Credentials, McpServer, Reach, ServerSettings,
+    CallerSettings, Child, Credentials, McpServer, ServerSettings, ServerTransport,
 };
 use toolbooth_adapters::sandbox::{server_profile, trial_profile};
 use toolbooth_adapters::secrets;
@@ -71,7 +71,7 @@ pub(crate) fn server_settings(
 ) -> Result<ServerSettings, Failure> {
     let setting = format!("servers.{name}");
     let wrong = |message: &str| Failure::configuration(message.to_owned()).at(setting.clone());
-    let reach = match (&server.command, &server.url) {
+    let transport = match (&server.command, &server.url) {
         (Some(_), Some(_)) => {
             return Err(wrong("a server has either `command` or `url`, not both"));
         }
@@ -86,19 +86,20 @@ pub(crate) fn server_settings(
             let written = argv.len();
             let env = settings(loaded, &server.env);
             let own = Some(loaded.data.join(OWN_FOLDERS).join(folder_name(name)));
-            let standing = loaded.config.sandbox.standing(
+            let profile_setting = loaded.config.sandbox.profile_setting(
                 server.sandbox.as_ref(),
                 &format!("{setting}.sandbox"),
                 present(&cwd).as_deref(),
             )?;
             let profile_name = server.sandbox.as_ref().and_then(|said| said.name(name));
             let line = CommandLine { argv, env, cwd: Some(cwd), written, own, profile_name };
-            let profile = standing.profile(server_profile, trust(&loaded.config, &server.defaults));
+            let profile =
+                profile_setting.profile(server_profile, trust(&loaded.config, &server.defaults));
             let profile = match loaded.is_trial {
                 true => profile.map(|profile| trial_profile(profile, &loaded.folder)),
                 false => profile,
             };
-            Reach::Stdio(Box::new(Child { line, profile }))
+            ServerTransport::Stdio(Box::new(Child { line, profile }))
         }
         (None, Some(url)) => {
             if !["http://", "https://", "${"].iter().any(|start| url.starts_with(start)) {
@@ -108,11 +109,11 @@ pub(crate) fn server_settings(
                 return Err(wrong("`sandbox` belongs to a server with `command`"));
             }
             let url = secrets::Setting::Template(url.clone());
-            Reach::Http { url, headers: settings(loaded, &server.headers) }
+            ServerTransport::Http { url, headers: settings(loaded, &server.headers) }
         }
     };
     let startup_timeout = server.startup_timeout_ms.map_or(STARTUP_TIMEOUT, Duration::from_millis);
-    Ok(ServerSettings { name: name.to_owned(), reach, startup_timeout, callers: None })
+    Ok(ServerSettings { name: name.to_owned(), transport, startup_timeout, callers: None })
 }
 
 /// Returns the settings for connections of each caller, if a server has them.

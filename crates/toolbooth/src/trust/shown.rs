@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 
 use toolbooth_adapters::endpoint::Operations;
-use toolbooth_adapters::mcp::Reach;
+use toolbooth_adapters::mcp::ServerTransport;
 use toolbooth_adapters::sandbox::{default_profile, is_wide, of_call, opened_with, server_profile};
 use toolbooth_adapters::{secret_path_of, secrets};
 use toolbooth_contracts::sandbox::{Enforce, SandboxProfile};
@@ -259,8 +259,8 @@ fn of_server(loaded: &Loaded, name: &str, server: &config::Server) -> Vec<String
             return vec![format!("server `{name}` cannot be used: {}", failure.message)];
         }
     };
-    match settings.reach {
-        Reach::Stdio(child) => {
+    match settings.transport {
+        ServerTransport::Stdio(child) => {
             let words = child.line.argv.iter().map(secrets::Setting::shown);
             let mut lines = vec![format!("server `{name}` starts: {}", words_of(words))];
             lines.extend(child.line.cwd.as_ref().map(|cwd| format!("    in {}", cwd.shown())));
@@ -271,7 +271,7 @@ fn of_server(loaded: &Loaded, name: &str, server: &config::Server) -> Vec<String
             lines.extend(given("is given", server.env.iter()));
             lines
         }
-        Reach::Http { url, .. } => {
+        ServerTransport::Http { url, .. } => {
             let mut lines =
                 vec![format!("server `{name}` is reached at {}", with_host(&url.shown()))];
             lines.extend(given("with", server.headers.iter()));

@@ -186,10 +186,10 @@ impl Step for HeartbeatCall {
         let Some(call) = own.filter(|call| call.worker.as_deref() == Some(set.writer())) else {
             return Ok((Heartbeat::Lost, Changes::default()));
         };
-        let beat = if call.cancel { Heartbeat::Cancel } else { Heartbeat::Go };
+        let heartbeat = if call.cancel { Heartbeat::Cancel } else { Heartbeat::Go };
         let told = |progress| happens(call, CallEvent::Progressed { by: set.writer(), progress });
         let changes = self.progress.as_ref().map(told).unwrap_or_default();
-        Ok((beat, changes))
+        Ok((heartbeat, changes))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use toolbooth_adapters::mcp::Reach;
+use toolbooth_adapters::mcp::ServerTransport;
 use toolbooth_contracts::coverage::CoverageState;
 use toolbooth_registry::lock::Lock;
 
@@ -38,7 +38,9 @@ fn remedy_of(loaded: &Loaded, source: &str, reason: &str) -> &'static str {
 fn write_hint(loaded: &Loaded, source: &str) -> Option<String> {
     let name = source.strip_prefix("mcp:")?;
     let server = loaded.config.servers.get(name).filter(|server| server.sandbox.is_none())?;
-    let Reach::Stdio(child) = executors::server_settings(loaded, name, server).ok()?.reach else {
+    let ServerTransport::Stdio(child) =
+        executors::server_settings(loaded, name, server).ok()?.transport
+    else {
         return None;
     };
     let profile = child.profile.as_ref()?;

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use toolbooth_adapters::mcp::Reach;
+use toolbooth_adapters::mcp::ServerTransport;
 use toolbooth_contracts::sandbox::{Enforce, SandboxProfile};
 use toolbooth_import::{Section, Sections};
 
@@ -57,7 +57,7 @@ pub(super) async fn settle_containment(
                 continue;
             }
         };
-        let Reach::Stdio(child) = settings.reach else { continue };
+        let ServerTransport::Stdio(child) = settings.transport else { continue };
         let Some(profile) = child.profile.clone() else { continue };
         let command = server.command.as_deref().unwrap_or_default();
         if let Some(runner) = container_runner(command, &server.args) {

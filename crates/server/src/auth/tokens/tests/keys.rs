@@ -94,7 +94,7 @@ async fn a_fetch_that_panics_is_an_attempt_that_failed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_issuer_that_hangs_is_asked_once_and_delays_nobody_who_has_keys() {
+async fn an_issuer_that_hangs_is_asked_once_and_delays_no_caller_whose_keys_are_known() {
     let key = Key::new("1", "ES256");
     let stage = Arc::new(Stage::new(&[&key]));
     let token = key.token(&stage.claims());
