@@ -720,3 +720,33 @@ async fn replicas_never_exceed_a_window_together() {
     }
     sound(&PostgresReads::open(&url).await.expect("opens")).await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_rights_that_a_user_lacks_are_named_and_open_nothing() {
+    let Some(server) = Postgres::start() else { return };
+    let database = server.database();
+    let user = format!("reader_{database}");
+    let url = server.url(&database).replace("//toolbooth@", &format!("//{user}@"));
+    server.sql(&database, &format!("CREATE ROLE {user} LOGIN"));
+    server.sql(&database, "REVOKE CREATE ON SCHEMA public FROM PUBLIC");
+    let missing = async || postgres::missing_rights(&url).await.expect("answers");
+    assert_eq!(missing().await, ["CREATE on the schema"], "there is no table yet");
+    drop(open(&server.url(&database), "one").await);
+    server.sql(&database, &format!("GRANT SELECT ON ALL TABLES IN SCHEMA public TO {user}"));
+    let tables = "SELECT string_agg(tablename, ', ' ORDER BY tablename) FROM pg_tables
+                  WHERE schemaname = 'public'";
+    let tables = format!("INSERT, UPDATE, DELETE on {}", server.sql(&database, tables));
+    let lacking = ["CREATE on the schema", &tables, "USAGE on writers_ordinal_seq"];
+    assert_eq!(missing().await, lacking);
+    let denied = postgres::open(options(&url), "two", &moment(0)).await;
+    assert!(matches!(denied, Err(OpenError::Denied(_))), "{denied:?}");
+    for grant in [
+        "CREATE ON SCHEMA public",
+        "SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public",
+        "USAGE ON ALL SEQUENCES IN SCHEMA public",
+    ] {
+        server.sql(&database, &format!("GRANT {grant} TO {user}"));
+    }
+    assert!(missing().await.is_empty());
+    drop(open(&url, "three").await);
+}

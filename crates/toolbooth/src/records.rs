@@ -208,12 +208,26 @@ async fn open_postgres(
             postgres::OpenError::Newer { .. } => {
                 Failure::store(with_causes(&error)).at("store.url")
             }
+            postgres::OpenError::Denied(_) => {
+                Failure::store(with_causes(&error)).at("store.url").hint(RIGHTS)
+            }
             other if rolled_back => opening_failed(&other, true).at("store.url"),
             other => Failure::store(with_causes(&other)).at("store.url").hint(
                 "is the server running, and may this user log in? `toolbooth doctor` shows details",
             ),
         }
     })
+}
+
+/// What to do about the missing rights of a database user.
+pub(crate) const RIGHTS: &str = "grant the user CREATE on the schema, SELECT, INSERT, UPDATE and DELETE on its tables, \
+     and USAGE on its sequences; or make it the owner";
+
+/// Returns the rights at the database that a gateway needs and that the configured user lacks.
+pub(crate) async fn missing_rights(loaded: &Loaded) -> Result<Vec<String>, Failure> {
+    let Some(url) = url(loaded).await? else { return Ok(Vec::new()) };
+    let missing = postgres::missing_rights(url.expose_secret()).await;
+    missing.map_err(|error| Failure::store(with_causes(&error)).at("store.url"))
 }
 
 fn bad_url(error: &postgres::OpenError) -> Failure {
@@ -317,6 +331,10 @@ pub(crate) async fn reads(
                 error @ (postgres::OpenError::Newer { .. } | postgres::OpenError::Older { .. }),
             ) => Err(Failure::new(OUT_OF_REACH, "store-unavailable", with_causes(&error))
                 .at("store.url")),
+            Err(error @ postgres::OpenError::Denied(_)) => {
+                let failure = Failure::new(OUT_OF_REACH, "store-unavailable", with_causes(&error));
+                Err(failure.at("store.url").hint(RIGHTS))
+            }
             Err(error) => Err(Failure::new(OUT_OF_REACH, "store-unavailable", with_causes(&error))
                 .at("store.url")
                 .hint("is the server running, and may this user log in to this database?")),

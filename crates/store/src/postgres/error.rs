@@ -2,6 +2,7 @@
 //!
 //! Doc: records.md#stores
 
+use tokio_postgres::error::SqlState;
 use toolbooth_audit::LedgerError;
 
 /// An error of opening a store.
@@ -16,7 +17,10 @@ pub enum OpenError {
     Tls(String),
     /// The database cannot be reached, or a statement failed.
     #[error("the database does not answer")]
-    Database(#[from] tokio_postgres::Error),
+    Database(#[source] tokio_postgres::Error),
+    /// The user of the URL lacks a right that a gateway needs.
+    #[error("the user of the database lacks a right")]
+    Denied(#[source] tokio_postgres::Error),
     /// The id of the writer has other characters than an id may have.
     #[error("`{}` is not an id of a writer: 1 to 128 letters, digits, `.`, `_` and `-`, not beginning with `.`", .writer.escape_debug())]
     WriterId {
@@ -82,4 +86,13 @@ pub enum OpenError {
     /// The first event could not be written.
     #[error("the store takes no records")]
     Ledger(#[source] LedgerError),
+}
+
+impl From<tokio_postgres::Error> for OpenError {
+    fn from(error: tokio_postgres::Error) -> Self {
+        match error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) {
+            true => Self::Denied(error),
+            false => Self::Database(error),
+        }
+    }
 }

@@ -12,6 +12,7 @@ mod load;
 mod open;
 mod prune;
 mod reads;
+mod rights;
 mod rows;
 mod schema;
 mod statements;
@@ -21,6 +22,7 @@ mod write;
 pub use error::OpenError;
 pub use open::{Postgres, PostgresLedger, PostgresOptions, open};
 pub use reads::PostgresReads;
+pub use rights::missing_rights;
 
 use std::borrow::Cow;
 

@@ -290,6 +290,27 @@ pub(super) async fn version(client: &Client) -> Result<i32, Error> {
     Ok(row.map_or(0, |row| row.get(0)))
 }
 
+/// The names of all tables.
+pub(super) const TABLES: [&str; 17] = [
+    "agent_logs",
+    "approvals",
+    "budgets",
+    "digest_keys",
+    "documents",
+    "events",
+    "gone",
+    "history",
+    "keys",
+    "orders",
+    "queue",
+    "rates",
+    "receipts",
+    "stale",
+    "toolbooth_version",
+    "window_sums",
+    "writers",
+];
+
 /// Migrates a database to version `to`, at most [`VERSION`]. Returns the version it had.
 pub(super) async fn migrate(client: &mut Client, to: i32) -> Result<i32, Error> {
     let transaction = client.transaction().await?;

@@ -345,6 +345,14 @@ fn described(profile: &SandboxProfile, is_server: bool) -> String {
 
 async fn store(loaded: &Loaded, checks: &mut Vec<Check>) {
     let location = crate::records::store_location(loaded);
+    // Another failure of the database is found below.
+    if let Ok(missing) = crate::records::missing_rights(loaded).await
+        && !missing.is_empty()
+    {
+        let message = format!("the user of `store.url` lacks {}", missing.join("; "));
+        checks.push(bad("store", "failed", message, crate::records::RIGHTS));
+        return;
+    }
     let reads = match crate::records::reads(loaded, None).await {
         Ok(Some(reads)) => reads,
         Ok(None) => {
