@@ -322,14 +322,18 @@ fn what_a_running_server_adds_can_be_approved() {
         until("the changed tool is quarantined", || {
             called(&gateway, "s.write").1["code"] == "quarantined-tool"
         });
-        let (told, exit) =
-            place.json(&["lock", "approve", "prompt:s.later", "s.later", "s.write", "--yes"]);
-        assert_eq!(exit, 0, "{told}");
+        // The gateway may run an earlier copy of the server, so such a tool is approved by its id alone.
+        let all = ["lock", "approve", "mcp:s", "--yes"];
+        let (told, exit) = place.json(&all);
+        let new = vec!["prompt:s.later", "prompt:s.write", "s.later"];
+        assert_eq!((ids(&told), exit), (new, 0), "{told}");
+        let (told, exit) = place.json(&["lock", "approve", "s.write", "--yes"]);
+        assert_eq!((ids(&told), exit), (vec!["s.write"], 0), "{told}");
         until("the approval is seen", || called(&gateway, "s.later").0 == 200);
         until("the approval is seen", || called(&gateway, "s.write").0 == 200);
         // The new copy lists it as it was before.
         let (told, exit) = place.json(&["lock", "diff"]);
-        assert_eq!((ids(&told), exit), (vec!["prompt:s.write", "s.write"], 1), "{told}");
+        assert_eq!((ids(&told), exit), (vec!["s.write"], 1), "{told}");
         assert_eq!(gateway.stop().0, Some(0));
         place.assert_sound();
     }

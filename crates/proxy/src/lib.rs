@@ -47,7 +47,7 @@ mod worlds;
 pub use approvals::APPROVAL_REASON_BYTES_MAX;
 pub use argument_rules::ArgumentRules;
 pub use asynchronous::{AsyncCall, AsyncCalls, Submission};
-pub use catalogue::{Catalogue, Quarantined, SourceEntry, SourceState};
+pub use catalogue::{AddedDefinitions, Catalogue, Quarantined, SourceEntry, SourceState};
 pub use error::{InvalidPlan, KeyRefusal, OperationsError, PinError, ResolveError};
 pub use executors::Executors;
 pub use limits::{Limits, OutputRule};

@@ -12,6 +12,21 @@ use toolbooth_registry::{RegisteredItem, RegisteredTool, Source, SourceItems, di
 use super::Catalogue;
 use crate::world::World;
 
+/// The tools and items that were added from another catalogue: their ids, items with their kind.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct AddedDefinitions {
+    /// Those that the source did not list here.
+    pub new: Vec<String>,
+    /// Those that the source listed here as they are approved.
+    pub replaced: Vec<String>,
+}
+
+impl AddedDefinitions {
+    fn add(&mut self, id: String, is_new: bool) {
+        if is_new { self.new.push(id) } else { self.replaced.push(id) }
+    }
+}
+
 impl Catalogue {
     /// The tools and items of the last listings, in the form of a lock file that approves them.
     #[must_use]
@@ -32,10 +47,10 @@ impl Catalogue {
     }
 
     /// Adds the [definitions](Self::definitions) of another catalogue, for each tool and item that the source does
-    /// not list here, or lists as it is approved. Returns the ids, items with their kind.
-    pub async fn add_definitions(&self, definitions: &LockFile) -> Vec<String> {
+    /// not list here, or lists as it is approved.
+    pub async fn add_definitions(&self, definitions: &LockFile) -> AddedDefinitions {
         self.edit(|world| {
-            let mut added = Vec::new();
+            let mut added = AddedDefinitions::default();
             for source in &self.sources {
                 let entry = &source.entry;
                 let listing = definitions.listing(&entry.id);
@@ -46,8 +61,13 @@ impl Catalogue {
                 new_tools.retain(|tool| takes_tool(world, tool));
                 let new_items: Vec<Arc<RegisteredItem>> =
                     new_items.iter().filter(|item| takes_item(world, item)).cloned().collect();
-                added.extend(new_tools.iter().map(|tool| tool.id().to_string()));
-                added.extend(new_items.iter().map(|item| item.locked_id()));
+                for id in new_tools.iter().map(|tool| tool.id()) {
+                    added.add(id.to_string(), world.registry.get(id.as_str()).is_none());
+                }
+                for id in new_items.iter().map(|item| item.locked_id()) {
+                    let is_new = world.items.locked(&id).is_none();
+                    added.add(id, is_new);
+                }
                 if !new_tools.is_empty() {
                     let is_kept = |tool: &&Arc<RegisteredTool>| {
                         tool.source() == &entry.id

@@ -21,6 +21,7 @@ mod refresh;
 mod source;
 mod verification;
 
+pub use definitions::AddedDefinitions;
 pub use publish::Quarantined;
 pub use source::{SourceEntry, SourceState};
 pub(crate) use verification::Verification;

@@ -31,6 +31,8 @@ struct Compared {
     /// The approved tools that the sources are compared with.
     lock: LockFile,
     diffs: Vec<ToolDiff>,
+    /// Tools that their sources list as approved, and that a running gateway has otherwise.
+    replaced: HashSet<String>,
     states: Vec<SourceState>,
 }
 
@@ -57,10 +59,13 @@ impl Compared {
                 crate::notice(&format!("{}: {problem}", state.source));
             }
         }
-        let mut running = HashSet::new();
+        let (mut running, mut replaced) = (HashSet::new(), HashSet::new());
         for definitions in operator_socket::definitions(&offline.loaded.data).await {
-            running.extend(offline.catalogue.add_definitions(&definitions).await);
+            let added = offline.catalogue.add_definitions(&definitions).await;
+            running.extend(added.new);
+            replaced.extend(added.replaced);
         }
+        running.extend(replaced.iter().cloned());
         let world = offline.worlds.now();
         let configured: Vec<&str> = states.iter().map(|state| state.source.as_str()).collect();
         let pinned = matches!(before, Lock::FirstUse(_));
@@ -86,7 +91,20 @@ impl Compared {
                 "{running} tool(s) are as a running gateway has them: its copies of their servers changed while they ran"
             ));
         }
-        Ok(Self { offline, before, lock, diffs, states })
+        Ok(Self { offline, before, lock, diffs, replaced, states })
+    }
+
+    /// Whether a difference is approved only by its own name: what a running gateway has can be older than the approval.
+    fn needs_its_name(&self, diff: &ToolDiff) -> bool {
+        let needs = self.replaced.contains(&diff.tool_id);
+        if needs {
+            crate::notice(&format!(
+                "`{}` is left out: a running gateway has it otherwise than it is approved, and its source lists it as \
+                 approved; restart the gateway, or approve it by its id",
+                diff.tool_id
+            ));
+        }
+        needs
     }
 
     fn all_answered(&self) -> bool {
@@ -231,7 +249,10 @@ pub(super) async fn lock(loaded: Trusted, all: bool, format: Format) -> Result<b
         }
         return Ok(true);
     }
-    let diffs = std::mem::take(&mut compared.diffs);
+    let mut diffs = std::mem::take(&mut compared.diffs);
+    if all {
+        diffs.retain(|diff| !compared.needs_its_name(diff));
+    }
     // A tool that its pin quarantines needs its own approval.
     let asks = |diff: &ToolDiff| {
         let pinned = match &compared.before {

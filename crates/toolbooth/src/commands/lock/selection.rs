@@ -99,6 +99,9 @@ pub(super) fn choose(
                         ));
                         continue;
                     }
+                    if compared.needs_its_name(diff) {
+                        continue;
+                    }
                 }
             }
             if !chosen.iter().any(|own| own.tool_id == diff.tool_id) {
