@@ -235,14 +235,27 @@ fn reserved(sources: &[Source]) -> Vec<Finding> {
     findings
 }
 
-/// Finds dependencies that no line of their crate's code names.
+/// Returns the names that paths of a line begin or go on with: those before `::`, and that of `use NAME;`.
+fn paths_of(line: &str) -> impl Iterator<Item = &str> {
+    let is_name = |c: char| c.is_alphanumeric() || c == '_';
+    let before = line.match_indices("::").filter_map(move |(at, _)| {
+        let head = line.get(..at)?;
+        head.rsplit(move |c: char| !is_name(c)).next()
+    });
+    let used = line.trim_start().strip_prefix("use ");
+    before.chain(
+        used.into_iter().flat_map(move |rest| rest.split(move |c: char| !is_name(c)).take(1)),
+    )
+}
+
+/// Finds dependencies that no line of their crate's code names in a path.
 fn unused(metadata: &Value, sources: &[Source]) -> Vec<Finding> {
     let mut named: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for source in sources {
         let names = named.entry(&source.krate).or_default();
         let code = source.without_tests().lines();
         for line in code.filter(|line| !line.trim_start().starts_with("//")) {
-            names.extend(line.split(|c: char| !c.is_alphanumeric() && c != '_'));
+            names.extend(paths_of(line));
         }
     }
     let mut findings = Vec::new();
@@ -369,7 +382,7 @@ edges = ["base"]
             path: path.into(),
             text: text.into(),
         };
-        let uses = source("base/src/uses.rs", "use serde; use rand; use top;");
+        let uses = source("base/src/uses.rs", "use serde;\nuse rand::Rng;\nuse top;");
         check(&rules, metadata, &[source("base/src/lib.rs", text), uses])
     }
 
@@ -406,7 +419,9 @@ edges = ["base"]
             unused(&metadata(&["serde"], &["base"]), &[source])
         };
         assert!(at("use serde::Serialize;").is_empty());
-        for text in ["// use serde::Serialize;", "#[cfg(test)]\nmod tests { use serde; }"] {
+        for text in
+            ["// use serde::Serialize;", "#[cfg(test)]\nmod tests { use serde; }", "let serde = 1;"]
+        {
             assert_eq!(kinds(&at(text)), ["unused dependency"], "{text}");
         }
     }
