@@ -182,8 +182,9 @@ impl Run<'_> {
             return Ok(0);
         }
         if !self.python.is_file() {
-            println!("SKIPPED: there is no Python client");
-            return Ok(scenarios.len());
+            ensure!(std::env::var_os("CI").is_none(), "CI has the Python client");
+            println!("SKIPPED client {revision} (Python client)");
+            return Ok(0);
         }
         let folder = self.empty(&format!("client-{revision}"))?;
         let binary = target().join("debug/toolbooth");
