@@ -12,7 +12,7 @@ pub enum PinError {
     NoStore,
     /// The store rejected the pin.
     #[error("{0}")]
-    Store(Box<dyn std::error::Error + Send + Sync>),
+    Store(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
 /// Why a stored result lacks the part that an agent asks for; the sentences are for the agent.

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::{PoisonError, RwLock};
 
 use toolbooth_contracts::Caller;
+use toolbooth_contracts::causes::with_causes;
 use toolbooth_contracts::charge::UNIT;
 use toolbooth_policy::{Budget, CallerRights, CallerSets, Grant, SettingError};
 
@@ -22,7 +23,7 @@ pub(crate) fn sets<T>(
         sets.insert(name.clone(), (caller.matches.clone(), content(name, caller)?));
     }
     CallerSets::new(sets).map_err(|error| {
-        let failure = Failure::configuration(error.to_string());
+        let failure = Failure::configuration(with_causes(&error));
         match error {
             SettingError::Overlap { set, .. } => failure.at(format!("callers.{set}.match")).hint(
                 "a caller has the rights of one set; name it in one, or give a group to keys",
@@ -62,7 +63,7 @@ pub(crate) fn rights(config: &Config) -> Result<CallerSets<CallerRights>, Failur
     sets(config, |name, caller| {
         let grants = caller.grants.iter().map(|grant| Grant::parse(grant));
         let grants = grants.collect::<Result<Vec<_>, _>>().map_err(|error| {
-            Failure::configuration(error.to_string()).at(format!("callers.{name}.grants"))
+            Failure::configuration(with_causes(&error)).at(format!("callers.{name}.grants"))
         })?;
         Ok(CallerRights {
             tools: caller.tools.clone(),

@@ -2,6 +2,7 @@
 //!
 //! Doc: policy.md#callers
 
+use toolbooth_contracts::causes::with_causes;
 use toolbooth_contracts::order::{KeyState, OrderName, OrderSubject};
 use toolbooth_contracts::{Caller, CallerKind, Identity};
 
@@ -106,7 +107,7 @@ async fn of_store(loaded: &Loaded, identity: Identity) -> Result<Identity, Failu
     let caller = &identity.name;
     let Some(reads) = records::reads(loaded, None).await? else { return Ok(identity) };
     let stored = records::operations(reads)?.orders().await;
-    let stored = stored.map_err(|error| Failure::store(error.to_string()))?;
+    let stored = stored.map_err(|error| Failure::store(with_causes(&error)))?;
     let row = OrderName::key(name).to_string();
     if stored.damaged.iter().any(|damaged| damaged.row == row) {
         let message = format!("the record of the key of `{caller}` is damaged");

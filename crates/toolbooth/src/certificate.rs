@@ -62,7 +62,7 @@ pub(crate) fn read(loaded: &Loaded) -> Result<Option<Certificate>, Failure> {
     let Some(files) = Files::of(loaded) else { return Ok(None) };
     let (cert, key) = files.read()?;
     let tls = Tls::new(&cert, &key).map_err(|error| {
-        Failure::configuration(error.to_string()).at("http.tls").hint(
+        Failure::configuration(with_causes(&error)).at("http.tls").hint(
             "`cert` has the certificate of the gateway and those of its issuers, `key` the private \
              key of the first, both in PEM",
         )

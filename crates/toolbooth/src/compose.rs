@@ -10,6 +10,7 @@ use serde_json::json;
 use toolbooth_adapters::declarations;
 use toolbooth_audit::LedgerReads;
 use toolbooth_contracts::ToolId;
+use toolbooth_contracts::causes::with_causes;
 use toolbooth_contracts::event::{AuditEventKind, EventBody};
 use toolbooth_proxy::{AsyncCalls, Clock, IdSource, ProxyParts, SystemClock, SystemIds, ToolProxy};
 use toolbooth_registry::Source;
@@ -93,7 +94,7 @@ impl Runtime {
         runtime.maintain().await?;
         // No call runs before the pauses are known.
         let read = runtime.proxy.refresh_orders().await;
-        read.map_err(|error| Failure::store(error.to_string()))?;
+        read.map_err(|error| Failure::store(with_causes(&error)))?;
         Ok(runtime)
     }
 
@@ -128,7 +129,7 @@ impl Runtime {
             .proxy
             .maintain(records::due(&loaded.config))
             .await
-            .map_err(|error| Failure::store(error.to_string()))?;
+            .map_err(|error| Failure::store(with_causes(&error)))?;
         records::hand_outside(loaded, note.as_deref());
         Ok(())
     }
@@ -140,7 +141,7 @@ impl Runtime {
             .proxy
             .checkpoint(records::due(&loaded.config))
             .await
-            .map_err(|error| Failure::store(error.to_string()))?;
+            .map_err(|error| Failure::store(with_causes(&error)))?;
         records::hand_outside(loaded, note.as_deref());
         Ok(())
     }
@@ -186,7 +187,7 @@ impl Runtime {
         self.proxy
             .record_events(vec![self.event(kind, &facts)])
             .await
-            .map_err(|error| Failure::store(error.to_string()))
+            .map_err(|error| Failure::store(with_causes(&error)))
     }
 
     /// Records the tools that the registry file has replaced.
@@ -259,7 +260,7 @@ impl Runtime {
                 event
             };
             let recorded = self.proxy.record_events(some.iter().map(event).collect()).await;
-            recorded.map_err(|error| Failure::store(error.to_string()))?;
+            recorded.map_err(|error| Failure::store(with_causes(&error)))?;
         }
         file.change(true, |kept| kept.mark_recorded(&pins)).map(drop)
     }
@@ -287,7 +288,7 @@ impl Runtime {
         if let Some(notifier) = &self.notifier {
             notifier.finish(NOTIFY_GRACE).await;
         }
-        let note = ended.map_err(|error| Failure::store(error.to_string()))?;
+        let note = ended.map_err(|error| Failure::store(with_causes(&error)))?;
         records::hand_outside(&self.offline.loaded, note.as_deref());
         Ok(())
     }

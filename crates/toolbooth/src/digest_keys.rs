@@ -46,7 +46,7 @@ pub(crate) async fn fitting_digester(
         let missing = "the digest key is missing, so asynchronous calls cannot be compared";
         return Ok(StoreDigester::Lacks(missing.to_owned()));
     };
-    let stored = reads.key_ids().await.map_err(|error| Failure::store(error.to_string()))?;
+    let stored = reads.key_ids().await.map_err(|error| Failure::store(with_causes(&error)))?;
     let is_unknown = |id: &String| digester.all().all(|own| own.key_id() != id);
     match stored.unwrap_or_default().into_iter().find(is_unknown) {
         None => Ok(StoreDigester::Fits(digester)),

@@ -3,6 +3,7 @@
 //! Doc: records.md#tamper-evidence
 
 use toolbooth_audit::checkpoint::{self, Checkpoint};
+use toolbooth_contracts::causes::with_causes;
 use toolbooth_store::sqlite::RESTORED;
 
 use crate::config::Loaded;
@@ -34,7 +35,7 @@ pub(crate) async fn is_rolled_back(loaded: &Loaded) -> Result<bool, Failure> {
         return Ok(is_there);
     }
     let Some(reads) = reads(loaded, None).await? else { return Ok(true) };
-    let heads = reads.heads().await.map_err(|error| Failure::store(error.to_string()))?;
+    let heads = reads.heads().await.map_err(|error| Failure::store(with_causes(&error)))?;
     let has = |kept: &Checkpoint| {
         heads.iter().any(|head| head.writer == kept.writer && head.size >= kept.size)
     };

@@ -67,8 +67,8 @@ pub(crate) async fn key(
 ) -> Result<[u8; 32], Failure> {
     let location = crate::executors::location(loaded, &reference.secret_ref);
     let looking = tokio::task::spawn_blocking(move || secrets::resolve_key(&location));
-    let found = looking.await.map_err(|error| Failure::configuration(error.to_string()))?;
-    found.map_err(|error| Failure::configuration(error.to_string()).at(setting.to_owned()))
+    let found = looking.await.map_err(|error| Failure::configuration(with_causes(&error)))?;
+    found.map_err(|error| Failure::configuration(with_causes(&error)).at(setting.to_owned()))
 }
 
 async fn signer(loaded: &Loaded) -> Result<Option<Signer>, Failure> {
@@ -85,8 +85,8 @@ async fn url(loaded: &Loaded) -> Result<Option<SecretString>, Failure> {
     let Some(url) = &loaded.config.store.url else { return Ok(None) };
     let url = crate::executors::setting(loaded, url);
     let looking = tokio::task::spawn_blocking(move || url.resolve());
-    let found = looking.await.map_err(|error| Failure::configuration(error.to_string()))?;
-    found.map(Some).map_err(|error| Failure::configuration(error.to_string()).at("store.url"))
+    let found = looking.await.map_err(|error| Failure::configuration(with_causes(&error)))?;
+    found.map(Some).map_err(|error| Failure::configuration(with_causes(&error)).at("store.url"))
 }
 
 /// Opens the store for writing and begins the log of a writer.
@@ -110,7 +110,7 @@ pub(crate) async fn open(
     let durability = match loaded.config.store.durability {
         DurabilitySetting::Memory => {
             let mut key = [0u8; 32];
-            getrandom::fill(&mut key).map_err(|error| Failure::store(error.to_string()))?;
+            getrandom::fill(&mut key).map_err(|error| Failure::store(with_causes(&error)))?;
             return Ok(Records::of(MemoryLedger::new(&writer, &key, &at)));
         }
         DurabilitySetting::Process => Durability::Process,
@@ -140,7 +140,7 @@ pub(crate) async fn open(
         };
         sqlite::open(&folder, &writer, options, &at)
     });
-    let opened = opening.await.map_err(|error| Failure::store(error.to_string()))?;
+    let opened = opening.await.map_err(|error| Failure::store(with_causes(&error)))?;
     opened.map(Records::of).map_err(|error| {
         let rolled_back = matches!(
             error,

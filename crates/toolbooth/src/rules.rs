@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use toolbooth_contracts::causes::with_causes;
 use toolbooth_contracts::id::near_miss;
 use toolbooth_policy::rules::{
     HistoryWindow, HistoryWindows, RULE_FILE_BYTES_MAX, RuleFile, RuleSet,
@@ -178,7 +179,7 @@ fn windows(loaded: &Loaded) -> Result<HistoryWindows, Failure> {
             SettingError::Window { window, .. } => setting(window),
             _ => "policy.history".to_owned(),
         };
-        Failure::configuration(error.to_string()).at(at)
+        Failure::configuration(with_causes(&error)).at(at)
     })
 }
 

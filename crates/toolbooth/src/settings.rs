@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use toolbooth_contracts::ToolPattern;
 use toolbooth_contracts::agent_log::LogLevel;
+use toolbooth_contracts::causes::with_causes;
 use toolbooth_contracts::contract::{CLIENT_RUNTIMES, GATEWAY_RUNTIME};
 use toolbooth_contracts::id::near_miss;
 use toolbooth_contracts::trust::{TrustLevel, TrustLevels};
@@ -148,10 +149,10 @@ pub(crate) fn without_rules(loaded: &Loaded) -> Result<Authorizer, Failure> {
     let flags =
         FeatureFlags { mcp_tools: config.flags.mcp_tools, tools_policy: config.flags.tools_policy }
             .overridden(variable)
-            .map_err(|error| Failure::configuration(error.to_string()))?;
+            .map_err(|error| Failure::configuration(with_causes(&error)))?;
     let whitelist = match variable("TOOL_WHITELIST").filter(|list| !list.is_empty()) {
         Some(list) => Whitelist::parse(&list)
-            .map_err(|error| Failure::configuration(error.to_string()))
+            .map_err(|error| Failure::configuration(with_causes(&error)))
             .map_err(|failure| failure.at("the variable TOOL_WHITELIST"))?,
         None => config.policy.whitelist.clone().map_or_else(Whitelist::all, Whitelist::only),
     };

@@ -12,6 +12,7 @@ use http::{HeaderMap, StatusCode};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use toolbooth_contracts::causes::with_causes;
 use toolbooth_contracts::conversation::CancelHandle;
 use toolbooth_contracts::{CallRequest, Caller, Conversation, ErrorCode, ToolCall, named_members};
 use toolbooth_proxy::Submission;
@@ -249,7 +250,7 @@ pub(super) async fn readyz(State(door): State<Arc<HttpDoor>>) -> Response {
     match (door.readiness)().await {
         Ok(()) => Json(json!({ "ok": true })).into_response(),
         Err(error) => {
-            tracing::warn!(reason = %error, "not ready");
+            tracing::warn!(reason = with_causes(&*error), "not ready");
             let title = "calls cannot be recorded at the moment".to_owned();
             Problem::new(ErrorCode::RecordUnavailable, title).into_response()
         }

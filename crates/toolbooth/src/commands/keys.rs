@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use toolbooth_audit::orders::OrderChange;
 use toolbooth_audit::stored_orders::StoredOrders;
 use toolbooth_contracts::caller::is_key_name;
+use toolbooth_contracts::causes::with_causes;
 use toolbooth_contracts::order::{ApiKey, Order, OrderSubject};
 use toolbooth_proxy::secret_digest;
 
@@ -149,6 +150,6 @@ fn row(key: &ApiKey, order: &Order) -> Value {
 
 fn new_key() -> Result<String, Failure> {
     let mut random = [0u8; KEY_BYTES];
-    getrandom::fill(&mut random).map_err(|error| Failure::store(error.to_string()))?;
+    getrandom::fill(&mut random).map_err(|error| Failure::store(with_causes(&error)))?;
     Ok(format!("{START}{}", BASE64URL_NOPAD.encode(&random)))
 }

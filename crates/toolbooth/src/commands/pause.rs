@@ -5,6 +5,7 @@
 use serde_json::{Value, json};
 use toolbooth_audit::orders::OrderChange;
 use toolbooth_audit::stored_orders::StoredOrders;
+use toolbooth_contracts::causes::with_causes;
 use toolbooth_contracts::id::nearest;
 use toolbooth_contracts::order::{Order, OrderSubject, Pause, PauseTarget};
 use toolbooth_contracts::{Identity, ToolId};
@@ -144,7 +145,7 @@ fn target_of(loaded: &Loaded, target: PauseArgs) -> Result<PauseTarget, Failure>
     match target {
         PauseArgs { tool: Some(tool), .. } => match ToolId::try_from(tool) {
             Ok(id) => Ok(PauseTarget::Tool(id.to_string())),
-            Err(error) => Err(Failure::usage(error.to_string()).at("--tool")),
+            Err(error) => Err(Failure::usage(with_causes(&error)).at("--tool")),
         },
         PauseArgs { server: Some(server), .. } => {
             let known = &loaded.config.servers;

@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use serde_json::json;
 use toolbooth_audit::ledger::{PruneKind, Pruned};
 use toolbooth_audit::reads::{IdKind, Page, ReceiptFilter};
+use toolbooth_contracts::causes::with_causes;
 use toolbooth_contracts::receipt::Receipt;
 use toolbooth_proxy::{Operations, ResolveError};
 
@@ -85,7 +86,7 @@ pub(super) async fn receipts(loaded: Trusted, command: Receipts) -> Result<bool,
                     Failure::new(FAILED, "not-in-doubt", error.to_string())
                         .hint("`toolbooth receipts list --state in_doubt` lists them")
                 }
-                _ => Failure::usage(error.to_string()).at("--result"),
+                _ => Failure::usage(with_causes(&error)).at("--result"),
             })?;
             one(Some(receipt), "receipt", &id, shown.format)
         }

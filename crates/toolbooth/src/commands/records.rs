@@ -3,6 +3,7 @@
 use serde::Serialize;
 use serde_json::Value;
 use toolbooth_audit::reads::{DamagedRow, LogFilter, Page};
+use toolbooth_contracts::causes::with_causes;
 use toolbooth_proxy::Operations;
 
 use crate::cli::{LogFilterArgs, Logs};
@@ -29,7 +30,7 @@ pub(super) async fn need(loaded: &Loaded) -> Result<Operations, Failure> {
 }
 
 pub(super) fn unreadable(error: toolbooth_audit::LedgerError) -> Failure {
-    Failure::store(error.to_string())
+    Failure::store(with_causes(&error))
 }
 
 /// Reports damaged rows. Returns whether there are none.

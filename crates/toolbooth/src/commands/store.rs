@@ -39,7 +39,7 @@ pub(super) async fn store(loaded: Trusted, command: Store) -> Result<bool, Failu
     });
     let kept = working
         .await
-        .map_err(|error| Failure::store(error.to_string()))?
+        .map_err(|error| Failure::store(with_causes(&error)))?
         .map_err(|error| failure(&error))?;
     if copy.is_some_and(|copy| is_readable_by_tools(&loaded, &copy)) {
         crate::notice(

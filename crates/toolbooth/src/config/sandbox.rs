@@ -9,6 +9,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use toolbooth_adapters::egress::NetworkRules;
 use toolbooth_adapters::sandbox::{ProfileSetting, default_profile, is_wide, server_profile};
+use toolbooth_contracts::causes::with_causes;
 use toolbooth_contracts::sandbox::{
     Enforce, EnvProfile, FsProfile, NetProfile, SandboxLimits, SandboxProfile, WritePath,
 };
@@ -183,7 +184,7 @@ impl Sandboxes {
     /// Returns the rules for the networks of sandboxed programs.
     pub(crate) fn network(&self) -> Result<NetworkRules, Failure> {
         NetworkRules::parse(&self.allow_addresses).map_err(|error| {
-            Failure::configuration(error.to_string())
+            Failure::configuration(with_causes(&error))
                 .at("sandbox.allow_addresses".to_owned())
                 .hint("write an address or a range, such as `203.0.113.7` or `203.0.113.0/24`")
         })
@@ -273,7 +274,7 @@ impl Sandboxes {
         }
         let hosts = profile.net.as_ref().map(|net| net.hosts.clone()).unwrap_or_default();
         toolbooth_adapters::egress::AllowList::parse(&hosts)
-            .map_err(|error| Failure::configuration(error.to_string()).at(setting.to_owned()))?;
+            .map_err(|error| Failure::configuration(with_causes(&error)).at(setting.to_owned()))?;
         Ok(ProfileSetting::Profile { profile: Box::new(profile), enforce })
     }
 

@@ -8,6 +8,7 @@ mod install;
 pub(crate) mod secrets;
 pub(crate) mod trial;
 
+use toolbooth_contracts::causes::with_causes;
 use toolbooth_import::{Extended, ImportError, Sections};
 
 use crate::failure::Failure;
@@ -17,7 +18,7 @@ pub(crate) use install::{Backup, Installed, install, undo};
 /// Returns the configuration with the added sections. The result must parse again.
 pub(crate) fn into_configuration(text: &str, sections: &Sections) -> Result<Extended, Failure> {
     let extended = toolbooth_import::into_configuration(text, sections).map_err(|error| {
-        let failure = Failure::configuration(error.to_string());
+        let failure = Failure::configuration(with_causes(&error));
         match error {
             ImportError::NoConfiguration => {
                 failure.hint("`toolbooth doctor` says where; nothing was written")

@@ -69,7 +69,7 @@ pub(super) async fn open(
         let rolled_back = matches!(error, postgres::OpenError::RolledBack { .. });
         match error {
             postgres::OpenError::Key { .. } => {
-                Failure::configuration(error.to_string()).at("store.digest_key")
+                Failure::configuration(with_causes(&error)).at("store.digest_key")
             }
             postgres::OpenError::Url(_) => bad_url(&error),
             postgres::OpenError::Newer { .. } => {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use toolbooth_audit::reads::{EventFilter, Page, PlacedEvent};
+use toolbooth_contracts::causes::with_causes;
 use toolbooth_contracts::event::AuditEvent;
 
 use crate::cli::EventFormat;
@@ -155,8 +156,8 @@ pub(super) fn csv_cells(event: &AuditEvent) -> Vec<String> {
 
 pub(super) fn csv_line(cells: &[String]) -> Result<Vec<u8>, Failure> {
     let mut writer = csv::Writer::from_writer(Vec::new());
-    writer.write_record(cells).map_err(|error| Failure::usage(error.to_string()))?;
-    writer.into_inner().map_err(|error| Failure::usage(error.to_string()))
+    writer.write_record(cells).map_err(|error| Failure::usage(with_causes(&error)))?;
+    writer.into_inner().map_err(|error| Failure::usage(with_causes(&error)))
 }
 
 /// Returns a cell that a spreadsheet does not interpret as a formula.

@@ -10,6 +10,7 @@ use toolbooth_audit::note;
 use toolbooth_audit::proof::{Proof, ProofError};
 use toolbooth_audit::reads::Include;
 use toolbooth_audit::verify::VerifyReport;
+use toolbooth_contracts::causes::with_causes;
 use toolbooth_contracts::event::AuditEvent;
 
 use crate::commands::records::unreadable;
@@ -56,7 +57,7 @@ pub(super) fn keys(given: &[String]) -> Result<Vec<note::PublicKey>, Failure> {
         };
         for line in text.lines().filter(|line| !line.trim().is_empty()) {
             let key = note::PublicKey::parse(line)
-                .map_err(|error| Failure::usage(error.to_string()).at("--key"))?;
+                .map_err(|error| Failure::usage(with_causes(&error)).at("--key"))?;
             keys.push(key);
         }
     }

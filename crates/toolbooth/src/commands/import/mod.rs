@@ -9,6 +9,7 @@ mod report;
 use std::path::Path;
 
 use serde_json::json;
+use toolbooth_contracts::causes::with_causes;
 use toolbooth_import::{Client, openapi};
 use toolbooth_registry::source_claims::SourceClaims;
 use toolbooth_registry::{file, suspicion};
@@ -60,7 +61,7 @@ async fn operations(
 ) -> Result<bool, Failure> {
     let document = openapi_file::named(path)?;
     let operations = openapi::operations(&document, endpoint)
-        .map_err(|error| Failure::usage(error.to_string()).at(path.display().to_string()))?;
+        .map_err(|error| Failure::usage(with_causes(&error)).at(path.display().to_string()))?;
     let mut notices = operations.notices;
     let offline = OfflineGateway::build(loaded).await?;
     let guard = offline.catalogue.guard();

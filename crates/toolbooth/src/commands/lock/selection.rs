@@ -3,6 +3,7 @@
 //! Doc: registry.md#the-lock
 
 use toolbooth_contracts::ToolPattern;
+use toolbooth_contracts::causes::with_causes;
 use toolbooth_contracts::id::nearest;
 use toolbooth_registry::Source;
 use toolbooth_registry::lock::{self, ToolDiff};
@@ -37,7 +38,7 @@ impl<'a> Selection<'a> {
         }
         if given.contains('*') {
             let pattern = ToolPattern::try_from(given.to_owned());
-            return pattern.map(Self::Pattern).map_err(|error| Failure::usage(error.to_string()));
+            return pattern.map(Self::Pattern).map_err(|error| Failure::usage(with_causes(&error)));
         }
         Ok(match given.split_once('@') {
             Some((tool, digest)) => Self::Tool(tool, Some(digest)),
