@@ -736,7 +736,8 @@ async fn the_rights_that_a_user_lacks_are_named_and_open_nothing() {
     let tables = "SELECT string_agg(tablename, ', ' ORDER BY tablename) FROM pg_tables
                   WHERE schemaname = 'public'";
     let tables = format!("INSERT, UPDATE, DELETE on {}", server.sql(&database, tables));
-    let lacking = ["CREATE on the schema", &tables, "USAGE on writers_ordinal_seq"];
+    let lacking =
+        ["CREATE on the schema", &tables, "USAGE on queue_place_seq, writers_ordinal_seq"];
     assert_eq!(missing().await, lacking);
     let denied = postgres::open(options(&url), "two", &moment(0)).await;
     assert!(matches!(denied, Err(OpenError::Denied(_))), "{denied:?}");

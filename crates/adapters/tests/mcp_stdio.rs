@@ -381,6 +381,16 @@ async fn hears_its_own_notices(era: &str, asked: &str) {
     *own.lock().unwrap() = None;
     let refused = scripted.call("echo", json!({})).await.unwrap_err();
     assert_eq!(refused.code, ErrorCode::NotConfigured);
+    // Its subscription rests until it has credentials again.
+    *own.lock().unwrap() = Some("third");
+    scripted.call("echo", json!({})).await.unwrap();
+    assert_eq!(soon("a notice", notices.recv()).await.unwrap(), updated, "{era}: it is new there");
+    assert_eq!(scripted.sent(asked).len(), before + 2, "{era}");
+    *own.lock().unwrap() = None;
+    let refused = scripted.ask(Ask::Unsubscribe { uri: "r:1".to_owned() }).await.unwrap_err();
+    assert!(matches!(refused, UpstreamError::NotConfigured(_)), "{refused:?}");
+    *own.lock().unwrap() = Some("fourth");
+    scripted.call("echo", json!({})).await.unwrap();
     scripted.server.close().await;
     assert!(soon("no notice", async { notices.recv().await.is_err() }).await, "{era}");
 }

@@ -869,6 +869,10 @@ fn away() -> MockStore {
     book
 }
 
+#[derive(Debug, thiserror::Error)]
+#[error("internal cause")]
+struct InternalCause;
+
 fn unavailable<T>() -> Result<T, LedgerError> {
     Err(LedgerError::unavailable("internal cause"))
 }
@@ -876,7 +880,7 @@ fn unavailable<T>() -> Result<T, LedgerError> {
 #[tokio::test]
 async fn without_a_record_nothing_runs_and_a_refusal_keeps_its_code() {
     let mut book = away();
-    book.expect_claim().returning(|_| unavailable());
+    book.expect_claim().returning(|_| Err(LedgerError::unavailable_by(InternalCause)));
     book.expect_settle().never();
     let proxy =
         ToolProxy::new(parts(world(&entry(), Authorizer::new(on())), Arc::new(book), untouched()));

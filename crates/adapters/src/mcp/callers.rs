@@ -53,6 +53,8 @@ struct Links {
     current: HashMap<Caller, CallerLink>,
     /// Links whose credentials are no longer in force. They close once their requests have ended.
     replaced: Vec<Weak<Link>>,
+    /// The subscriptions of callers that have no credentials at the moment.
+    suspended: HashMap<Caller, BTreeSet<String>>,
 }
 
 impl Links {
@@ -88,8 +90,11 @@ impl CallerLinks {
             None => Some(Vec::new()),
         };
         let Some(credentials) = credentials else {
-            // Its earlier credentials are not in force any more, and neither are its subscriptions.
-            drop(links.replace(caller));
+            // Its subscriptions begin again with its next credentials.
+            let subscribed = links.replace(caller);
+            if !subscribed.is_empty() && links.suspended.len() < CALLERS_MAX {
+                links.suspended.insert(caller.clone(), subscribed);
+            }
             let server = &self.settings.server;
             return Err(ExecutionError::not_configured(format!(
                 "you have no credentials for this tool's server: `[callers.NAME.secrets.{server}]` is missing"
@@ -101,7 +106,8 @@ impl CallerLinks {
             return Ok(Arc::clone(&own.link));
         }
         // The caller has other credentials than before: it never uses a connection with the earlier ones again.
-        let subscribed = links.replace(caller);
+        let mut subscribed = links.replace(caller);
+        subscribed.extend(links.suspended.remove(caller).unwrap_or_default());
         let mut put_away = None;
         if links.current.len() >= CALLERS_MAX {
             // A link with subscriptions is in use even while it receives no requests.
@@ -127,8 +133,18 @@ impl CallerLinks {
         Ok(link)
     }
 
+    /// Ends a subscription of a caller that has no credentials.
+    pub(super) async fn forget(&self, caller: &Caller, uri: &str) {
+        let mut links = self.links.lock().await;
+        let Some(uris) = links.suspended.get_mut(caller) else { return };
+        uris.remove(uri);
+        if uris.is_empty() {
+            links.suspended.remove(caller);
+        }
+    }
+
     pub(super) async fn close(&self) {
-        let Links { current, replaced } = std::mem::take(&mut *self.links.lock().await);
+        let Links { current, replaced, .. } = std::mem::take(&mut *self.links.lock().await);
         let replaced = replaced.iter().filter_map(Weak::upgrade);
         for link in current.into_values().map(|own| own.link).chain(replaced) {
             link.close().await;

@@ -96,6 +96,8 @@ pub(super) struct Served {
 #[derive(Debug)]
 pub(super) enum Unserved {
     Cancelled,
+    /// Another link has replaced this one, with its subscriptions.
+    Replaced,
     Unreachable(Unconnected),
 }
 
@@ -390,6 +392,9 @@ impl Link {
                 Err(fault) => return failed(fault),
             }
         };
+        if self.subscriptions.is_replaced() {
+            return Err(Unserved::Replaced);
+        }
         self.watch();
         let answered = match greeting.era {
             Era::Modern => {
@@ -403,6 +408,9 @@ impl Link {
             Era::Legacy => self.ask_of("resources/subscribe", uri, timeout, conversation).await,
         };
         if !matches!(answered, Ok(Ok(_))) {
+            if self.subscriptions.is_replaced() {
+                return Err(Unserved::Replaced);
+            }
             self.subscriptions.remove(uri);
         }
         answered
@@ -419,10 +427,14 @@ impl Link {
             return Err(Unserved::Cancelled);
         };
         let nothing = || Ok(Ok(Value::from(Map::new())));
-        if !self.subscriptions.contains(uri) {
+        let is_wanted = self.subscriptions.contains(uri);
+        self.subscriptions.remove(uri);
+        if self.subscriptions.is_replaced() {
+            return Err(Unserved::Replaced);
+        }
+        if !is_wanted {
             return nothing();
         }
-        self.subscriptions.remove(uri);
         // A server without a connection sends no notifications.
         let Ok(state) = tokio::time::timeout(timeout, self.state.lock()).await else {
             return Err(Unserved::Cancelled);

@@ -204,7 +204,9 @@ impl Pager<'_> {
             Err(Unserved::Unreachable(reason)) => {
                 return Err(Unlisted::Other(format!("the server cannot be reached: {reason}")));
             }
-            Err(Unserved::Cancelled) => return Err(Unlisted::Other("it was stopped".to_owned())),
+            Err(Unserved::Cancelled | Unserved::Replaced) => {
+                return Err(Unlisted::Other("it was stopped".to_owned()));
+            }
         };
         let unknown = matches!(&failure.fault, Fault::Refused(refusal)
             if refusal.code == code::METHOD_NOT_FOUND);

@@ -29,21 +29,19 @@ mod screening;
 mod sse;
 mod stdio;
 mod subscriptions;
+mod upstream;
 
 use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use serde_json::{Map, Value, json};
+use serde_json::json;
 use toolbooth_contracts::contract::ToolContract;
 use toolbooth_contracts::coverage::Readiness;
-use toolbooth_contracts::error::UpstreamError;
 use toolbooth_contracts::error::{SandboxMismatch, SourceError};
 use toolbooth_contracts::execution_log::ServerRefusal;
-use toolbooth_contracts::port::{
-    Ask, CompletionReference, ExecutionError, Listing, Notice, ToolSource, Upstream,
-};
+use toolbooth_contracts::port::{ExecutionError, Listing, ToolSource};
 use toolbooth_contracts::sandbox::SandboxProfile;
 use toolbooth_contracts::{
     Caller, ContentBlock, Conversation, Dispatch, Effect, ErrorCode, ExecutionLog, Executor,
@@ -61,9 +59,6 @@ use crate::command_line::CommandLine;
 use crate::launcher::Launcher;
 use crate::sandbox;
 use crate::secrets::Setting;
-
-/// Minimum timeout of a request that is not a call.
-const REQUEST_TIMEOUT_MIN: Duration = Duration::from_secs(30);
 
 /// A server that is a child process.
 #[derive(Debug, Clone)]
@@ -181,7 +176,9 @@ impl Executor for McpServer {
         let Served { connection, printed, result } =
             match link.serve(&request, &params, timeout, asker, execution_log).await {
                 Ok(served) => served,
-                Err(Unserved::Cancelled) => return Outcome::Failed(cancelled()),
+                Err(Unserved::Cancelled | Unserved::Replaced) => {
+                    return Outcome::Failed(cancelled());
+                }
                 Err(Unserved::Unreachable(reason)) => {
                     let internal = format!("{}: {reason}", self.id);
                     return Outcome::Failed(
@@ -274,91 +271,4 @@ fn cancelled() -> ExecutionError {
         safe: None,
         internal: "the call was cancelled".to_owned(),
     }
-}
-
-#[async_trait]
-impl Upstream for McpServer {
-    fn name(&self) -> &str {
-        &self.link.settings().name
-    }
-
-    async fn request(
-        &self,
-        ask: Ask,
-        caller: &Caller,
-        conversation: Conversation,
-    ) -> Result<Value, UpstreamError> {
-        let link = self.link_of(caller).await.map_err(|error| match error.code {
-            ErrorCode::NotConfigured => UpstreamError::NotConfigured(error.internal),
-            _ => UpstreamError::Unreachable(error.internal),
-        })?;
-        let timeout = link.settings().startup_timeout.max(REQUEST_TIMEOUT_MIN);
-        let asked = match ask {
-            Ask::Subscribe { uri } => link.subscribe(&uri, timeout, &conversation).await,
-            Ask::Unsubscribe { uri } => link.unsubscribe(&uri, timeout, &conversation).await,
-            other => {
-                let served =
-                    link.serve(&asking(other), &[], timeout, Some(&conversation), None).await;
-                served.map(|served| {
-                    screening::completed(served.result).map(|mut result| {
-                        served.connection.secrets().conceal(&mut result);
-                        screening::strip_answer(&mut result);
-                        result
-                    })
-                })
-            }
-        };
-        match asked {
-            Ok(Ok(result)) => Ok(result),
-            Ok(Err(failure)) => Err(failure.of_request(|text| link.conceal(text))),
-            Err(Unserved::Cancelled) => Err(UpstreamError::Cancelled),
-            Err(Unserved::Unreachable(reason)) => {
-                Err(UpstreamError::Unreachable(reason.to_string()))
-            }
-        }
-    }
-
-    fn notices(&self) -> async_channel::Receiver<Notice> {
-        self.link.notifications().notices.receiver()
-    }
-}
-
-/// Converts an ask into a request.
-fn asking(ask: Ask) -> Request<'static> {
-    let mut params = Map::new();
-    let mut put = |name: &str, value: Value| params.insert(name.to_owned(), value);
-    let method = match ask {
-        Ask::ReadResource { uri } => {
-            put("uri", uri.into());
-            "resources/read"
-        }
-        Ask::GetPrompt { name, arguments } => {
-            put("name", name.into());
-            if let Some(arguments) = arguments {
-                put("arguments", arguments.into());
-            }
-            "prompts/get"
-        }
-        Ask::Complete { reference, argument, context } => {
-            let reference = match reference {
-                CompletionReference::Prompt(name) => json!({ "type": "ref/prompt", "name": name }),
-                CompletionReference::Resource(uri) => json!({ "type": "ref/resource", "uri": uri }),
-            };
-            put("ref", reference);
-            put("argument", argument);
-            if let Some(context) = context {
-                put("context", context);
-            }
-            "completion/complete"
-        }
-        Ask::Subscribe { uri } => {
-            put("uri", uri.into());
-            "resources/subscribe"
-        }
-        Ask::Unsubscribe { uri } => {
-            put("uri", uri.into());
-            "resources/unsubscribe"
-        }
-    };
-    Request { method, params, ..Request::default() }
 }

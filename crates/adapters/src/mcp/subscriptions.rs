@@ -53,6 +53,8 @@ pub(super) struct Subscriptions {
     accepted: watch::Sender<Accepted>,
     /// Serializes subscribing and unsubscribing.
     changing: tokio::sync::Mutex<()>,
+    /// Whether another link has taken the resources over.
+    is_replaced: AtomicBool,
     /// Whether a session was given up because it accepted no subscription, and none was accepted since.
     has_ended_session: AtomicBool,
 }
@@ -64,6 +66,7 @@ impl Default for Subscriptions {
             wanted: watch::Sender::default(),
             accepted: watch::Sender::new(accepted),
             changing: tokio::sync::Mutex::default(),
+            is_replaced: AtomicBool::new(false),
             has_ended_session: AtomicBool::new(false),
         }
     }
@@ -118,11 +121,20 @@ impl Subscriptions {
         self.change(|wanted| wanted.extend(uris));
     }
 
-    /// Removes all resources, and returns them.
+    /// Removes all resources for another link, and returns them.
     pub(super) fn take(&self) -> BTreeSet<String> {
         let mut taken = BTreeSet::new();
-        self.change(|wanted| taken = std::mem::take(wanted));
+        self.change(|wanted| {
+            // Set within the change: a resource that is not taken was inserted later, and its request sees this.
+            self.is_replaced.store(true, Ordering::SeqCst);
+            taken = std::mem::take(wanted);
+        });
         taken
+    }
+
+    /// Whether another link has taken the resources over. A request that was under way is repeated there.
+    pub(super) fn is_replaced(&self) -> bool {
+        self.is_replaced.load(Ordering::SeqCst)
     }
 
     fn change(&self, change: impl FnOnce(&mut BTreeSet<String>)) -> u64 {

@@ -15,9 +15,9 @@ use crate::world::World;
 /// The tools and items that were added from another catalogue: their ids, items with their kind.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct AddedDefinitions {
-    /// Those that the source did not list here.
+    /// Those that the source did not list here, and that are not approved.
     pub new: Vec<String>,
-    /// Those that the source listed here as they are approved.
+    /// Those that are approved otherwise, whether the source lists them here or not.
     pub replaced: Vec<String>,
 }
 
@@ -61,12 +61,16 @@ impl Catalogue {
                 new_tools.retain(|tool| takes_tool(world, tool));
                 let new_items: Vec<Arc<RegisteredItem>> =
                     new_items.iter().filter(|item| takes_item(world, item)).cloned().collect();
-                for id in new_tools.iter().map(|tool| tool.id()) {
-                    added.add(id.to_string(), world.registry.get(id.as_str()).is_none());
+                let approved = world.approvals.lock.approved();
+                for tool in &new_tools {
+                    let is_known = world.registry.get(tool.id().as_str()).is_some()
+                        || approved.is_some_and(|lock| lock.of_tool(tool).is_some());
+                    added.add(tool.id().to_string(), !is_known);
                 }
                 for id in new_items.iter().map(|item| item.locked_id()) {
-                    let is_new = world.items.locked(&id).is_none();
-                    added.add(id, is_new);
+                    let is_known = world.items.locked(&id).is_some()
+                        || approved.is_some_and(|lock| lock.get_item(&id).is_some());
+                    added.add(id, !is_known);
                 }
                 if !new_tools.is_empty() {
                     let is_kept = |tool: &&Arc<RegisteredTool>| {

@@ -118,8 +118,9 @@ pub(super) async fn claim(
             need.as_ref().map(|need| approval::request(state, need, &arguments, &request.at));
         request.history = judge.as_ref().zip(permit.windows()).map(|(j, own)| j.question(own));
         let notice = approval::notice(state, &request);
+        let is_relaxed = request.relaxed;
         let claimed = state.parts.ledger.claim(request).await;
-        state.claim_health.record(claimed.is_ok(), state.parts.clock.monotonic());
+        state.claim_health.record(&claimed, is_relaxed, state.parts.clock.monotonic());
         let claimed = match claimed {
             Ok(claimed) => claimed,
             Err(error) => return Err(Refused::unrecorded(found.entered.trail, &error).into()),

@@ -11,7 +11,7 @@ use super::schema::TABLES;
 /// Lists each right that the user of a connection lacks, and its object.
 const LACKING: &str = "SELECT 'CREATE', 'the schema', 0::bigint
      WHERE NOT coalesce(has_schema_privilege(current_schema(), 'CREATE'), false)
-     UNION ALL SELECT 'USAGE', s.name, 1 FROM (VALUES ('writers_ordinal_seq')) s(name)
+     UNION ALL SELECT 'USAGE', s.name, 1 FROM (VALUES ('writers_ordinal_seq'), ('queue_place_seq')) s(name)
      WHERE NOT has_sequence_privilege(to_regclass(s.name), 'USAGE')
      UNION ALL SELECT wanted.privilege, t.name, 1 + wanted.ordinality
      FROM unnest($1::text[]) t(name),

@@ -6,11 +6,11 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use toolbooth_contracts::id::nearest;
 use toolbooth_contracts::json::{self, JsonFaultKind};
-use toolbooth_contracts::plan::{Plan, StepStatus};
+use toolbooth_contracts::plan::{Plan, PlanReport, StepStatus};
 use toolbooth_contracts::{
-    CallContext, Conversation, ErrorCode, Status, ToolCall, ToolName, named_members,
+    CallContext, Conversation, ErrorCode, Status, ToolCall, ToolName, ToolResult, named_members,
 };
-use toolbooth_proxy::{InvalidPlan, Limits, check_plan};
+use toolbooth_proxy::{InvalidPlan, Limits, StageReport, View, check_plan};
 use toolbooth_registry::Source;
 
 use super::maintenance::Maintenance;
@@ -66,30 +66,51 @@ pub(super) async fn call(
         called = &mut calling => Ok(called),
         stop = stopped(&mut signals, &mut maintenance) => Err(stop),
     };
-    let ((result, reports), defect) = match called {
+    let ((result, reports), stop) = match called {
         Ok(called) => (called, None),
         // The call is cancelled, and still receives its receipt.
-        Err(defect) => {
+        Err(stop) => {
             cancel.cancel();
             tokio::select! {
-                called = calling => (called, defect),
+                called = calling => (called, Some(stop)),
                 () = signals.received() => return Err(interrupted()),
             }
         }
     };
-    end(&runtime, &mut signals).await?;
+    let ended = end(&runtime, &mut signals, stop.is_some()).await;
     maintenance.end().await;
-    if let Some(defect) = defect {
-        return Err(defect);
+    // What has happened is told, however the command ends.
+    let hint = unknown_tool(tool, &result, &visible);
+    show_result(&result, reports, explain, hint, format);
+    finish(stop, ended)?;
+    Ok(result.status == Status::Succeeded)
+}
+
+/// Returns the name that an unknown tool was probably meant to have. Only of tools that the caller may see: a hidden
+/// tool answers like an unknown one.
+fn unknown_tool(tool: &str, result: &ToolResult, visible: &View) -> Option<String> {
+    let code = result.error.as_ref()?.code;
+    if code != ErrorCode::UnregisteredTool {
+        return None;
     }
-    let succeeded = result.status == Status::Succeeded;
+    let names: Vec<String> =
+        visible.all(None, usize::MAX).0.into_iter().map(|tool| tool.wire_name).collect();
+    nearest(tool, names.iter().map(String::as_str)).map(str::to_owned)
+}
+
+fn show_result(
+    result: &ToolResult,
+    reports: Vec<StageReport>,
+    explain: bool,
+    meant: Option<String>,
+    format: Format,
+) {
     if format.is_json() {
-        let mut out = serde_json::to_value(&result).unwrap_or_default();
+        let mut out = serde_json::to_value(result).unwrap_or_default();
         if let (true, Some(members)) = (explain, out.as_object_mut()) {
             members.insert("explain".to_owned(), json!(reports));
         }
-        output::json(&out);
-        return Ok(succeeded);
+        return output::json(&out);
     }
     for block in &result.content {
         match block.as_text() {
@@ -114,15 +135,8 @@ pub(super) async fn call(
         "{told}in {:.1} ms, receipt {receipt}, call {}",
         result.duration_ms, result.call_id
     ));
-    let is_unknown =
-        result.error.as_ref().is_some_and(|error| error.code == ErrorCode::UnregisteredTool);
-    if is_unknown {
-        // Only of tools that this caller may see: a hidden tool answers like an unknown one.
-        let names: Vec<String> =
-            visible.all(None, usize::MAX).0.into_iter().map(|tool| tool.wire_name).collect();
-        if let Some(near) = nearest(tool, names.iter().map(String::as_str)) {
-            crate::notice(&format!("help: did you mean `{near}`?"));
-        }
+    if let Some(near) = meant {
+        crate::notice(&format!("help: did you mean `{near}`?"));
     }
     for warning in &result.warnings {
         crate::notice(&format!("warning: {warning}"));
@@ -132,23 +146,47 @@ pub(super) async fn call(
             crate::notice(&format!("{:>10.3} ms  {:<14}{}", report.ms, report.stage, report.note));
         }
     }
-    Ok(succeeded)
 }
 
-/// Waits for a reason to stop: a signal, or the defect of a periodic task.
-async fn stopped(signals: &mut Signals, maintenance: &mut Maintenance) -> Option<Failure> {
+/// Why a command stops before its calls have ended.
+enum Stop {
+    Signal,
+    /// A periodic task has ended.
+    Defect(Failure),
+}
+
+/// Waits for a reason to stop.
+async fn stopped(signals: &mut Signals, maintenance: &mut Maintenance) -> Stop {
     tokio::select! {
-        () = signals.received() => None,
-        failure = maintenance.failed() => Some(failure),
+        () = signals.received() => Stop::Signal,
+        failure = maintenance.failed() => Stop::Defect(failure),
     }
 }
 
-/// Closes the gateway, unless a signal ends the command first.
-async fn end(runtime: &Runtime, signals: &mut Signals) -> Result<(), Failure> {
+/// Closes the gateway, unless the second signal ends the command first. The first one asks for what happens already.
+async fn end(runtime: &Runtime, signals: &mut Signals, has_stopped: bool) -> Result<(), Failure> {
+    let second = async {
+        if !has_stopped {
+            signals.received().await;
+        }
+        signals.received().await;
+    };
     tokio::select! {
         ended = runtime.shut_down() => ended,
-        () = signals.received() => Err(interrupted()),
+        () = second => Err(interrupted()),
     }
+}
+
+/// Reports a failure beside calls that have ended. Their outcome is on standard output already.
+fn finish(stop: Option<Stop>, ended: Result<(), Failure>) -> Result<(), Failure> {
+    let defect = match stop {
+        Some(Stop::Defect(failure)) => Err(failure),
+        Some(Stop::Signal) | None => Ok(()),
+    };
+    ended.and(defect).map_err(|failure| {
+        crate::notice(&failure.text());
+        Failure::silent(failure.exit)
+    })
 }
 
 /// Returns arguments as raw JSON. Text that is not JSON is wrong usage. Other invalid arguments are passed to
@@ -255,28 +293,27 @@ pub(super) async fn plan(
         report = &mut planning => Ok(report),
         stop = stopped(&mut signals, &mut maintenance) => Err(stop),
     };
-    let (report, ended, defect) = match planned {
-        Ok(report) => (report, end(&runtime, &mut signals).await, None),
+    let (report, ended, stop) = match planned {
+        Ok(report) => (report, end(&runtime, &mut signals, false).await, None),
         // Running steps are settled or cancelled, and further ones are refused.
-        Err(defect) => {
+        Err(stop) => {
             let (report, ended) = tokio::select! {
                 both = async { tokio::join!(planning, runtime.shut_down()) } => both,
                 () = signals.received() => return Err(interrupted()),
             };
-            (report, ended, defect)
+            (report, ended, Some(stop))
         }
     };
-    ended?;
     maintenance.end().await;
-    if let Some(defect) = defect {
-        return Err(defect);
-    }
     let report = report.map_err(refused)?;
-    let switched_off = report.skipped;
-    let succeeded = switched_off || report.steps.iter().all(|step| step.success);
+    show_report(&report, format);
+    finish(stop, ended)?;
+    Ok(report.skipped || report.steps.iter().all(|step| step.success))
+}
+
+fn show_report(report: &PlanReport, format: Format) {
     if format.is_json() {
-        output::json(&report);
-        return Ok(succeeded);
+        return output::json(report);
     }
     if let Some(reason) = &report.reason {
         output::line(&format!("skipped: {reason}"));
@@ -295,5 +332,4 @@ pub(super) async fn plan(
         })
         .collect();
     output::table(&["STEP", "TOOL", "STATUS", "ELAPSED", "ERROR"], &rows);
-    Ok(succeeded)
 }

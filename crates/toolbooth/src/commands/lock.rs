@@ -33,7 +33,7 @@ struct Compared {
     /// The approved tools that the sources are compared with.
     lock: LockFile,
     diffs: Vec<ToolDiff>,
-    /// Tools that their sources list as approved, and that a running gateway has otherwise.
+    /// Tools that a running gateway has otherwise than they are approved.
     replaced: HashSet<String>,
     states: Vec<SourceState>,
 }
@@ -101,8 +101,8 @@ impl Compared {
         let needs = self.replaced.contains(&diff.tool_id);
         if needs {
             crate::notice(&format!(
-                "`{}` is left out: a running gateway has it otherwise than it is approved, and its source lists it as \
-                 approved; restart the gateway, or approve it by its id",
+                "`{}` is left out: a running gateway has it otherwise than it is approved, and may have an earlier copy; \
+                 restart the gateway, or approve it by its id",
                 diff.tool_id
             ));
         }
@@ -193,8 +193,9 @@ pub(super) async fn lock(loaded: Trusted, all: bool, format: Format) -> Result<b
         return Ok(true);
     }
     let mut diffs = std::mem::take(&mut compared.diffs);
+    let mut left_out = Vec::new();
     if all {
-        diffs.retain(|diff| !compared.needs_its_name(diff));
+        (left_out, diffs) = diffs.into_iter().partition(|diff| compared.needs_its_name(diff));
     }
     // A tool that its pin quarantines needs its own approval.
     let asks = |diff: &ToolDiff| {
@@ -237,6 +238,7 @@ pub(super) async fn lock(loaded: Trusted, all: bool, format: Format) -> Result<b
             "approved": lock.len(),
             "approvedItems": lock.items_len(),
             "suspicious": suspicious.iter().map(row).collect::<Vec<_>>(),
+            "leftOut": left_out.iter().map(row).collect::<Vec<_>>(),
         }));
         return Ok(complete);
     }
