@@ -217,11 +217,92 @@ fn a_plan_that_is_ended_reports_its_steps_and_repeats_none() {
     let ended = child.wait().unwrap();
     assert!(ended.code().is_some(), "it was not killed: {ended}");
     let report: Value = serde_json::from_str(&told).unwrap();
-    assert_eq!(report["steps"].as_array().unwrap().len(), 20, "{report}");
+    let steps = report["steps"].as_array().unwrap();
+    assert_eq!(steps.len(), 20, "{report}");
+    // Those that had not begun are not tried, so that none of them lacks its records.
+    for step in steps.iter().filter(|step| step["status"] != "succeeded") {
+        assert_eq!((&step["status"], &step["code"]), (&json!("skipped"), &json!("cancelled")));
+        assert!(step.get("callId").is_none(), "{step}");
+    }
     let (again, exit) = place.json(&["plan", "plan.json"]);
     assert_eq!(exit, 0, "{again}");
     assert_eq!(effects(&place), (0..20).collect::<Vec<u32>>(), "each step once");
     place.assert_sound();
+}
+
+#[test]
+fn output_that_cannot_be_written_is_a_failure() {
+    let place = Place::new();
+    for format in ["table", "json"] {
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let output = place.command(&["list", "--format", format]).stdout(full).output().unwrap();
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(3), "{told}");
+        assert!(told.contains("standard output cannot be written"), "{told}");
+    }
+}
+
+#[test]
+fn a_step_that_fails_tells_what_its_call_tells() {
+    let place = with_handler("", "raise ValueError(\"no such customer\")");
+    let step = json!({"id": "a", "tool": "py.one", "args": {"n": "1"}});
+    let next = json!({"id": "b", "tool": "calculator", "args": {"expression": {"$from": "a", "pointer": ""}}, "needs": ["a"]});
+    place.write("plan.json", &json!({"planId": "p", "steps": [step, next]}).to_string());
+    let (report, exit) = place.json(&["plan", "plan.json"]);
+    let failed = &report["steps"][0];
+    assert_eq!((exit, &failed["code"]), (1, &json!("tool-error")), "{report}");
+    assert_eq!(failed["effect"], "completed", "{report}");
+    let (call, _) = place.json(&["call", "py.one", "--args", r#"{"n":"2"}"#]);
+    assert_eq!(failed["result"]["content"], call["content"], "{report}");
+    assert_eq!(report["steps"][1]["status"], "skipped", "{report}");
+}
+
+#[test]
+fn a_call_that_no_limit_will_let_pass_is_not_tried_again_later() {
+    let place = with_handler("[budgets]\ndaily = 1\n", "pass");
+    for (policy, code) in [
+        (json!({"rateLimitPerMin": 0}), "rate-limited"),
+        (json!({"costUnits": 2}), "budget-exceeded"),
+    ] {
+        let mut tool = json!({ "toolId": "py.one", "category": "function", "description": "d",
+            "inputSchema": {"type": "object"}, "outputSchema": {}, "capabilities": {},
+            "execution": {"localRuntimeId": "own"}, "permissions": [],
+            "policy": {"timeoutMs": 5000, "trustLevel": "trusted"}, "idempotency": {"mode": "none"} });
+        tool["policy"].as_object_mut().unwrap().extend(policy.as_object().unwrap().clone());
+        let registry = json!({ "version": "1.0.0", "tools": [tool] });
+        place.write("tools.registry.json", &registry.to_string());
+        let (refused, _) = place.json(&["call", "py.one", "--args", r#"{"n":"1"}"#]);
+        assert_eq!(refused["error"]["code"], code, "{refused}");
+        assert!(refused.get("retryAfterMs").is_none(), "{refused}");
+    }
+    assert!(effects(&place).is_empty());
+}
+
+#[test]
+fn requests_that_have_expired_hide_none_that_can_be_decided() {
+    let place = with_handler("", "pass");
+    let tool = json!({ "toolId": "py.one", "category": "function", "description": "d",
+        "inputSchema": {"type": "object"}, "outputSchema": {}, "capabilities": {},
+        "execution": {"localRuntimeId": "own"}, "permissions": [],
+        "policy": {"timeoutMs": 5000, "trustLevel": "trusted", "approval": "always"},
+        "idempotency": {"mode": "none"} });
+    place.write("tools.registry.json", &json!({ "version": "1.0.0", "tools": [tool] }).to_string());
+    let asked = |n: u32, expiry_ms: u64| {
+        let settings =
+            format!("[approvals]\nwait_ms = 0\nexpiry_ms = {expiry_ms}\n{WRITING_HANDLERS}");
+        place.write("toolbooth.toml", &settings);
+        let (refused, _) =
+            place.json(&["call", "py.one", "--args", &json!({ "n": n.to_string() }).to_string()]);
+        assert_eq!(refused["error"]["code"], "approval-required", "{refused}");
+        refused["error"]["details"]["approvalId"].as_str().unwrap().to_owned()
+    };
+    let first = asked(0, 3_600_000);
+    (1..4).for_each(|n| drop(asked(n, 1)));
+    let (listed, _) = place.json(&["approvals", "list", "--limit", "2"]);
+    let ids: Vec<&Value> =
+        listed["approvals"].as_array().unwrap().iter().map(|own| &own["approvalId"]).collect();
+    assert_eq!(ids, [&json!(first)], "{listed}");
+    assert!(listed.get("next").is_none(), "{listed}");
 }
 
 #[test]

@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::code::ErrorCode;
+use crate::code::{Effect, ErrorCode};
 use crate::result::CallError;
 
 /// Several calls with their order. Either `steps` or `tools` is set.
@@ -60,7 +60,7 @@ pub enum StepStatus {
     NotConfigured,
     /// The call is not allowed.
     Denied,
-    /// A step that it needs did not succeed.
+    /// A step that it needs did not succeed, or the plan was stopped before.
     Skipped,
 }
 
@@ -93,9 +93,15 @@ pub struct StepReport {
     pub status: StepStatus,
     /// Whether it succeeded.
     pub success: bool,
-    /// The tool's result.
+    /// The tool's result, also if the tool answered with an error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<Value>,
+    /// What is known of the tool's effect; absent if there was no call.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub effect: Option<Effect>,
+    /// When to try again, in milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_after_ms: Option<u64>,
     /// The error, if it did not succeed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<CallError>,

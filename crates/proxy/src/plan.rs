@@ -59,7 +59,23 @@ impl ToolProxy {
         caller: &Caller,
         context: &CallContext,
     ) -> Result<PlanReport, InvalidPlan> {
-        run(self, plan, caller, context).await
+        let (conversation, _cancel) = Conversation::detached();
+        self.plan_until(plan, caller, context, &conversation).await
+    }
+
+    /// As [`ToolProxy::plan`], until the conversation is cancelled: no step begins afterwards. Steps that run are
+    /// awaited; those that have not begun are `skipped`, with the code `cancelled`.
+    ///
+    /// # Errors
+    /// As [`ToolProxy::plan`].
+    pub async fn plan_until(
+        &self,
+        plan: Plan,
+        caller: &Caller,
+        context: &CallContext,
+        conversation: &Conversation,
+    ) -> Result<PlanReport, InvalidPlan> {
+        run(self, plan, caller, context, conversation).await
     }
 }
 
@@ -68,6 +84,7 @@ async fn run(
     plan: Plan,
     caller: &Caller,
     context: &CallContext,
+    conversation: &Conversation,
 ) -> Result<PlanReport, InvalidPlan> {
     let parts = &proxy.state().parts;
     check_plan(&plan, parts.limits.plan_steps_max)?;
@@ -107,6 +124,9 @@ async fn run(
             if let Some(need) = failed {
                 let need = steps.get(*need).map_or("", |step| step.step.id.as_str());
                 done.insert(at, (skipped_step(&step.step, need), None));
+                skipped_some = true;
+            } else if conversation.is_cancelled() {
+                done.insert(at, (stopped_step(&step.step), None));
                 skipped_some = true;
             } else if running.len() < PARALLEL_MAX {
                 let results: HashMap<&str, Option<&Value>> = steps
@@ -214,9 +234,15 @@ fn report(step: &PlanStep, result: ToolResult, elapsed: Duration) -> (StepReport
     }
     // A replay whose result was not stored does not show the result of the step.
     let is_kept = !result.warnings.iter().any(|warning| warning == RESULT_NOT_KEPT);
-    let value = (status == StepStatus::Succeeded && is_kept).then_some(Value::Object(value));
+    let value = is_kept.then_some(Value::Object(value));
+    let code = result.error.as_ref().map(|error| error.code);
+    // Of a failure, only the tool's own answer says more than the error.
+    let shown = value.filter(|_| code.is_none_or(|code| code == ErrorCode::ToolError));
+    let value = shown.clone().filter(|_| status == StepStatus::Succeeded);
     let report = StepReport {
-        result: value.clone(),
+        result: shown,
+        effect: Some(result.effect),
+        retry_after_ms: result.retry_after_ms,
         call_id: Some(result.call_id),
         receipt_id: result.receipt_id,
         replayed: result.replayed,
@@ -240,6 +266,8 @@ fn blank(
         result: None,
         code: error.as_ref().map(|error| error.code),
         error,
+        effect: None,
+        retry_after_ms: None,
         call_id: None,
         receipt_id: None,
         replayed: false,
@@ -251,6 +279,13 @@ fn blank(
 fn skipped_step(step: &PlanStep, need: &str) -> StepReport {
     let report = blank(step, StepStatus::Skipped, None, Duration::ZERO);
     StepReport { result: Some(json!({ "skippedBecauseOf": need })), ..report }
+}
+
+fn stopped_step(step: &PlanStep) -> StepReport {
+    let code = ErrorCode::Cancelled;
+    let message = "the plan was stopped before this step began".to_owned();
+    let error = CallError { code, message, details: Map::new() };
+    blank(step, StepStatus::Skipped, Some(error), Duration::ZERO)
 }
 
 /// Checks a plan before anything runs.

@@ -38,7 +38,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use cli::{Cli, Command};
-use failure::{FAILED, Failure, USAGE};
+use failure::{FAILED, Failure, OUT_OF_REACH, USAGE};
 use output::Format;
 
 /// The allocator of the process. Callers allocate memory that the writer thread frees; few allocators handle
@@ -106,6 +106,8 @@ fn main() -> ExitCode {
         return hook::answer(hook.limit());
     }
     start_tracing(matches!(cli.command, Command::Serve { .. }));
+    // A gateway does its work whoever reads what it prints.
+    let is_read = !matches!(cli.command, Command::Serve { .. } | Command::Worker { .. });
     let runtime = threads().and_then(|threads| {
         tokio::runtime::Builder::new_multi_thread()
             .worker_threads(threads)
@@ -123,6 +125,13 @@ fn main() -> ExitCode {
             outcome
         }
         Err(failure) => Err(failure),
+    };
+    let outcome = match output::failed() {
+        Some(reason) if is_read && outcome.is_ok() => {
+            notice(&format!("error: standard output cannot be written: {reason}"));
+            Err(Failure::silent(OUT_OF_REACH))
+        }
+        _ => outcome,
     };
     match outcome {
         Ok(true) => ExitCode::SUCCESS,

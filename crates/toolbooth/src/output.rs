@@ -2,10 +2,30 @@
 //!
 //! Doc: formats.md
 
-use std::io::{IsTerminal, Write};
+use std::io::{ErrorKind, IsTerminal, Write};
+use std::sync::OnceLock;
 
 use serde::Serialize;
 use serde_json::Value;
+
+/// The first error of writing, unless the reader has closed its end.
+static FAILED: OnceLock<String> = OnceLock::new();
+
+/// Returns why standard output could not be written, if so. What was printed then is not whole.
+pub(crate) fn failed() -> Option<&'static str> {
+    FAILED.get().map(String::as_str)
+}
+
+fn write(text: &str) {
+    let mut out = std::io::stdout().lock();
+    let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    match written {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            FAILED.get_or_init(|| error.to_string());
+        }
+        _ => (),
+    }
+}
 
 /// The output format of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -57,9 +77,7 @@ pub(crate) fn for_terminal(lines: &str) -> String {
 
 /// Prints a line. A closed reader is not an error.
 pub(crate) fn line(text: &str) {
-    let mut out = std::io::stdout().lock();
-    let _ = writeln!(out, "{text}");
-    let _ = out.flush();
+    write(&format!("{text}\n"));
 }
 
 /// Prints a line that contains foreign text, with invisible characters escaped.
@@ -77,9 +95,7 @@ pub(crate) fn lines(lines: &str) {
 
 /// Prints text unchanged.
 pub(crate) fn text(text: &str) {
-    let mut out = std::io::stdout().lock();
-    let _ = out.write_all(text.as_bytes());
-    let _ = out.flush();
+    write(text);
 }
 
 /// Prints rows under headings, each column as wide as its longest cell.

@@ -9,6 +9,7 @@ use std::time::Duration;
 use tokio::sync::OwnedSemaphorePermit;
 use toolbooth_audit::claim::KeyRules;
 use toolbooth_audit::ledger::{Claim, ClaimRequest, Claimed};
+use toolbooth_contracts::charge::Charge;
 use toolbooth_contracts::contract::{IdempotencyMode, OnDifferentArgs};
 use toolbooth_contracts::event::AuditEventKind;
 use toolbooth_contracts::receipt::Receipt;
@@ -35,6 +36,9 @@ const DUPLICATE_POLL: Duration = Duration::from_millis(100);
 
 /// The same, if the duplicate runs in this process and signals its end.
 const DUPLICATE_CHECK: Duration = Duration::from_secs(1);
+
+/// The warning of a call whose key has no effect.
+pub(super) const KEY_IGNORED: &str = "key-ignored";
 
 /// A granted claim, durable unless it is relaxed: the tool can be dispatched once. Only this stage
 /// constructs it.
@@ -96,9 +100,9 @@ pub(super) async fn claim(
         natural_key,
         found.entered.asked.dedup_key.as_ref(),
     );
-    let is_new = |warning: &String| warning != "key-ignored";
+    let is_new = |warning: &String| warning != KEY_IGNORED;
     if keys.ignored && found.entered.trail.warnings.iter().all(is_new) {
-        found.entered.trail.warnings.push("key-ignored".to_owned());
+        found.entered.trail.warnings.push(KEY_IGNORED.to_owned());
     }
     let permit = Arc::new(permit);
     let judge = permit.windows().map(|_| CallJudge::new(&found.world, &permit));
@@ -162,7 +166,7 @@ pub(super) async fn claim(
                 let unapproved = Unapproved { entered: found.entered, approval_id, approvers };
                 return Err(NotClaimed::Unapproved(Box::new(unapproved)));
             }
-            other => return Err(stopped(found, other).into()),
+            other => return Err(stopped(found, &permit, other).into()),
         };
         // A call that waits holds no slot: duplicates could take all of them.
         found.entered.slot = None;
@@ -254,8 +258,28 @@ pub(super) fn must_last(contract: &ToolContract) -> bool {
     contract.policy.read_only != Some(true) && !is_rerunnable(contract)
 }
 
+/// Returns the code and the sentence of a call that no limit will ever let pass: trying again does not help.
+fn never_fits(permit: &Permit, claimed: &Claimed) -> Option<(ErrorCode, &'static str)> {
+    let mut charges = permit.charges().iter();
+    match claimed {
+        Claimed::RateLimited { .. } => charges
+            .any(|charge| matches!(charge, Charge::Rate { per_min: 0 }))
+            .then_some((ErrorCode::RateLimited, "the tool's contract allows no call")),
+        Claimed::BudgetExceeded { .. } => charges
+            .any(|charge| matches!(charge, Charge::Budget { units, limit, .. } if units > limit))
+            .then_some((
+                ErrorCode::BudgetExceeded,
+                "one call of this tool costs more than the whole budget of a day",
+            )),
+        _ => None,
+    }
+}
+
 /// Converts a response of the ledger other than a fresh claim.
-fn stopped(found: FoundTool, claimed: Claimed) -> Stop {
+fn stopped(found: FoundTool, permit: &Permit, claimed: Claimed) -> Stop {
+    if let Some((code, sentence)) = never_fits(permit, &claimed) {
+        return Refused::new(found.entered.trail, code).saying(sentence).into();
+    }
     let FoundTool { entered, world, .. } = found;
     let trail = entered.trail;
     let refused = |trail, code| Refused::new(trail, code);

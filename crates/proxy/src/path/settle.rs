@@ -14,7 +14,7 @@ use toolbooth_contracts::result::CallError;
 use toolbooth_contracts::{ErrorCode, Status, ToolResult};
 
 use super::answers::failed_result;
-use super::claim::must_last;
+use super::claim::{KEY_IGNORED, must_last};
 use super::screen::Screened;
 use crate::ending::Ending;
 use crate::payload_retention::Results;
@@ -94,7 +94,8 @@ fn settlement(state: &ProxyState, screened: Screened) -> (Arc<Settlement>, ToolR
         structured_content: structured.clone(),
         meta: meta.clone(),
         error: error.clone(),
-        warnings: trail.warnings.clone(),
+        // A replay tells of its own key.
+        warnings: trail.warnings.iter().filter(|own| *own != KEY_IGNORED).cloned().collect(),
     };
     let result_digest = Some(state.parts.ledger.digester().of_written(&kept));
     let kind = code.and_then(ErrorCode::event).unwrap_or(AuditEventKind::ToolExecuted);

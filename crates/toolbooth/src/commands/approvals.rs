@@ -6,7 +6,9 @@ use serde_json::json;
 use toolbooth_audit::reads::Page;
 use toolbooth_contracts::Caller;
 use toolbooth_contracts::approval::{Approval, ApprovalState};
-use toolbooth_proxy::{APPROVAL_REASON_BYTES_MAX, ApprovalFilter, Decided, OperationsError};
+use toolbooth_proxy::{
+    APPROVAL_REASON_BYTES_MAX, ApprovalFilter, Decided, Operations, OperationsError,
+};
 use toolbooth_server::operator_socket::Answer;
 
 use super::records::{nothing_yet, one, open, unreadable, whole};
@@ -35,19 +37,17 @@ pub(super) async fn approvals(loaded: Trusted, command: Approvals) -> Result<boo
                 })?),
             };
             let filter = ApprovalFilter { id: None, state, tool, caller, before, limit };
-            let mut page = match open(&loaded).await? {
-                Some(operations) => operations.approvals(filter).await.map_err(unreadable)?,
+            let now = now();
+            let (page, next) = match open(&loaded).await? {
+                Some(operations) => {
+                    let wanted = |approval: &Approval| !(open_only && approval.has_expired(&now));
+                    listed(&operations, filter, wanted).await?
+                }
                 None => {
                     nothing_yet(&loaded);
-                    Page::default()
+                    (Page::default(), None)
                 }
             };
-            let last = page.found.last().filter(|_| page.more);
-            let next = last.map(|approval| approval.approval_id.clone());
-            let now = now();
-            if open_only {
-                page.found.retain(|approval| !approval.has_expired(&now));
-            }
             if shown.format.is_json() {
                 let mut out = page.document("approvals");
                 out.extend(next.map(|next| ("next".to_owned(), json!(next))));
@@ -76,6 +76,29 @@ pub(super) async fn approvals(loaded: Trusted, command: Approvals) -> Result<boo
         Approvals::Reject { id, reason, shown } => {
             decide(loaded, &id, false, reason, shown.format).await
         }
+    }
+}
+
+/// Returns the wanted approvals of one page, and the id that the next one begins after. Pages are read until this one
+/// is full: those that have expired stand between the others.
+async fn listed(
+    operations: &Operations,
+    mut filter: ApprovalFilter,
+    wanted: impl Fn(&Approval) -> bool,
+) -> Result<(Page<Approval>, Option<String>), Failure> {
+    let (mut all, limit) = (Page::default(), filter.limit);
+    loop {
+        filter.limit = limit - all.found.len();
+        let page = operations.approvals(filter.clone()).await.map_err(unreadable)?;
+        let last = page.found.last().map(|approval| approval.approval_id.clone());
+        all.damaged.extend(page.damaged);
+        all.found.extend(page.found.into_iter().filter(|approval| wanted(approval)));
+        let next = last.filter(|_| page.more);
+        if next.is_none() || all.found.len() >= limit {
+            all.more = page.more;
+            return Ok((all, next));
+        }
+        filter.before = next;
     }
 }
 

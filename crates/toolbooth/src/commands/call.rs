@@ -288,15 +288,18 @@ pub(super) async fn plan(
     runtime.record_discovered().await;
     let context = CallContext { agent_id: Some("cli".to_owned()), ..CallContext::default() };
     let mut signals = Signals::new()?;
-    let mut planning = std::pin::pin!(runtime.proxy.plan(plan, &caller, &context));
+    let (conversation, cancel) = Conversation::detached();
+    let planning = runtime.proxy.plan_until(plan, &caller, &context, &conversation);
+    let mut planning = std::pin::pin!(planning);
     let planned = tokio::select! {
         report = &mut planning => Ok(report),
         stop = stopped(&mut signals, &mut maintenance) => Err(stop),
     };
     let (report, ended, stop) = match planned {
         Ok(report) => (report, end(&runtime, &mut signals, false).await, None),
-        // Running steps are settled or cancelled, and further ones are refused.
+        // Running steps are settled or cancelled, and no further one begins.
         Err(stop) => {
+            cancel.cancel();
             let (report, ended) = tokio::select! {
                 both = async { tokio::join!(planning, runtime.shut_down()) } => both,
                 () = signals.received() => return Err(interrupted()),

@@ -40,16 +40,20 @@ pub(super) async fn check(offline: OfflineGateway, format: Format) -> Result<boo
             .findings
             .iter()
             .map(|finding| {
-                json!({
+                let mut row = json!({
                     "severity": finding.code.severity().as_str(),
                     "code": finding.code.as_str(),
                     "file": finding.location.file,
                     "line": finding.location.line,
                     "column": finding.location.column,
-                    "tool": finding.tool,
                     "message": finding.message,
-                    "hint": finding.hint,
-                })
+                });
+                for (name, value) in [("tool", &finding.tool), ("hint", &finding.hint)] {
+                    if let Some(value) = value {
+                        row[name] = json!(value);
+                    }
+                }
+                row
             })
             .collect();
         output::json(&json!({ "ok": errors == 0, "policyVersion": version, "findings": findings }));

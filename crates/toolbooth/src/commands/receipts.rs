@@ -75,6 +75,14 @@ pub(super) async fn receipts(loaded: Trusted, command: Receipts) -> Result<bool,
             let runtime = Runtime::build(OfflineGateway::build(loaded).await?).await?;
             let operations = crate::records::operations(std::sync::Arc::clone(&runtime.reads))?;
             let succeeded = outcome == ResolvedAs::Succeeded;
+            // As for `show`, also by the id of its call.
+            let id = match find(&operations, &id).await {
+                Ok(found) => found.map_or(id, |receipt| receipt.receipt_id),
+                Err(failure) => {
+                    runtime.shut_down().await?;
+                    return Err(failure);
+                }
+            };
             let resolved = runtime.proxy.resolve(&operations, &id, succeeded, result).await;
             runtime.shut_down().await?;
             let receipt = resolved.map_err(|error| match error {
