@@ -140,6 +140,32 @@ fn a_waiting_call_runs_when_another_process_grants_it() {
     place.assert_sound();
 }
 
+#[test]
+fn an_asynchronous_call_that_is_cancelled_while_it_waits_does_not_run() {
+    let place = place("wait_ms = 120000");
+    let headers = [("Prefer", "respond-async")];
+    let gateway = place.serve();
+    let send = |method: &str, path: &str, body: &str| {
+        toolbooth_tests::request(&gateway.address, method, path, body, &headers).expect("an answer")
+    };
+    for number in 0..4 {
+        let (status, call) = send("POST", "/v1/calls", &body(&format!("7*{number}")));
+        assert_eq!(status, 202, "{call}");
+        until("it waits", || listed(&place).len() == 1);
+        let path = format!("/v1/calls/{}", call["callId"].as_str().expect("an id"));
+        assert_eq!(send("DELETE", &path, "").0, 202);
+        assert_eq!(place.json(&["approvals", "approve", &listed(&place)[0]]).1, 0);
+        let mut call = Value::Null;
+        until("it is done", || {
+            call = gateway.get(&path).1;
+            call["state"] == "done"
+        });
+        assert_eq!(call["result"]["error"]["code"], "cancelled", "{call}");
+    }
+    gateway.stop();
+    place.assert_sound();
+}
+
 /// Asynchronous calls that wait for an approval return to the queue when the gateway ends.
 #[test]
 fn a_restart_ends_no_call_that_waits() {

@@ -218,6 +218,13 @@ fn a_change_that_counts_asks_again_and_shows_the_difference() {
     until("the registry is refused", || told("REGISTRY_REJECTED") == 1);
     assert_eq!((told("REGISTRY_LOADED"), place.json(&["trust", "--yes"]).1), (1, 0));
     until("the registry is taken", || told("REGISTRY_LOADED") == 2);
+    // Without its contracts a server's own tool of the same id could be called with less checked.
+    std::fs::remove_file(place.path().join("tools.registry.json")).unwrap();
+    until("its absence is refused", || told("REGISTRY_REJECTED") == 2);
+    let (_, listed) = gateway.get("/v1/tools");
+    assert!(listed.to_string().contains("\"a.b\""), "{listed}");
+    place.write("tools.registry.json", &registry("untrusted"));
+    until("the file is read again", || told("REGISTRY_REJECTED") == 3);
     assert_eq!(gateway.stop().0, Some(0));
 }
 

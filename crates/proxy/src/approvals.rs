@@ -129,6 +129,13 @@ impl ToolProxy {
         };
         let decided = state.parts.ledger.decide_approval(verdict).await?;
         state.decisions.send_modify(|count| *count = count.wrapping_add(1));
+        if matches!(decided, Decided::Expired) {
+            // The call can have spent it since it was read.
+            let now = self.approval(caller, id).await?;
+            if let Some(spent) = now.filter(|own| own.state == ApprovalState::Spent) {
+                return Ok(Decided::Already(Box::new(spent)));
+            }
+        }
         Ok(decided)
     }
 }

@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use toolbooth_audit::queue::{CallQueue, DELIVERIES_MAX, Enqueued, Heartbeat, QueuedCall};
 use toolbooth_audit::{LedgerError, LedgerReads};
-use toolbooth_contracts::conversation::Progress;
+use toolbooth_contracts::conversation::{CancelHandle, Progress};
 use toolbooth_contracts::receipt::ClaimState;
 use toolbooth_contracts::{
     CallId, CallRequest, Caller, Conversation, Effect, ErrorCode, ToolCall, ToolName, ToolResult,
@@ -123,6 +123,10 @@ impl AsyncCalls {
         let call_id = match request.context.call_id.take() {
             None => parts.ids.next(),
             Some(text) => match CallId::try_from(text) {
+                Ok(id) if [".", ".."].contains(&id.as_str()) => {
+                    let message = "`callId` is `.` or `..`, which a path of HTTP cannot name";
+                    return Ok(Submission::BadId(message.to_owned()));
+                }
                 Ok(id) => String::from(id),
                 Err(error) => return Ok(Submission::BadId(error.to_string())),
             },
@@ -310,6 +314,18 @@ impl AsyncCalls {
         }
     }
 
+    /// Reports that a call runs, with its progress, and passes on that its caller has cancelled it.
+    async fn report(&self, call: &QueuedCall, progress: Option<Progress>, cancel: &CancelHandle) {
+        let told = progress.map(|progress| json!(progress));
+        match self.queue.heartbeat(&call.caller, &call.call_id, told).await {
+            Ok(Heartbeat::Cancel) => cancel.cancel(),
+            Ok(Heartbeat::Go | Heartbeat::Lost) => (),
+            Err(error) => {
+                tracing::debug!(%error, "the progress of a queued call is not reported");
+            }
+        }
+    }
+
     async fn walk(
         &self,
         request: CallRequest,
@@ -361,23 +377,29 @@ impl AsyncCalls {
             tokio::select! {
                 walked = &mut running => {
                     let result = walked.result;
+                    // The last report can arrive with the end.
+                    while let Ok(newest) = counterpart.progress.try_recv() {
+                        progress = Some(newest);
+                    }
+                    if progress.is_some() {
+                        self.report(call, progress, &counterpart.cancel).await;
+                    }
                     if !is_refused {
                         return result;
                     }
                     return redelivered::with_receipt(&*self.reads, result, call).await;
                 }
                 Ok(newest) = counterpart.progress.recv() => progress = Some(newest),
+                // Its approval is decided: whether it was cancelled meanwhile is read before it goes on.
+                Some(_returned) = worker.returned() => {
+                    self.report(call, None, &counterpart.cancel).await;
+                }
                 _ = heartbeat_timer.tick() => {
                     heartbeats = heartbeats.wrapping_add(1);
                     if worker.is_away() && !heartbeats.is_multiple_of(WAITING_HEARTBEAT) {
                         continue;
                     }
-                    let told = progress.take().map(|progress| json!(progress));
-                    match self.queue.heartbeat(&call.caller, &call.call_id, told).await {
-                        Ok(Heartbeat::Cancel) => counterpart.cancel.cancel(),
-                        Ok(Heartbeat::Go | Heartbeat::Lost) => (),
-                        Err(error) => tracing::debug!(%error, "the progress of a queued call is not reported"),
-                    }
+                    self.report(call, progress.take(), &counterpart.cancel).await;
                 }
             }
         }

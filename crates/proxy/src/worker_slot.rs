@@ -3,8 +3,13 @@
 //! Path: 2, 6. Doc: call-path.md#asynchronous-calls
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use async_channel::{Receiver, Sender};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+
+/// How long a call that returns waits for its worker.
+const RETURN_PATIENCE: Duration = Duration::from_secs(5);
 
 /// The worker slots of a process.
 #[derive(Debug, Clone)]
@@ -26,7 +31,8 @@ impl WorkerSlots {
     pub(crate) async fn take(&self) -> WorkerSlot {
         let permit = Arc::clone(&self.running).acquire_owned().await.ok();
         let held = Mutex::new(Held { is_away: false, _permit: permit });
-        WorkerSlot(Arc::new(Inner { all: self.clone(), held }))
+        let returns = async_channel::bounded(1);
+        WorkerSlot(Arc::new(Inner { all: self.clone(), held, returns }))
     }
 }
 
@@ -38,6 +44,8 @@ pub(crate) struct WorkerSlot(Arc<Inner>);
 struct Inner {
     all: WorkerSlots,
     held: Mutex<Held>,
+    /// Returns to a slot, until the worker of the call has read the call's row again.
+    returns: (Sender<oneshot::Sender<()>>, Receiver<oneshot::Sender<()>>),
 }
 
 #[derive(Debug)]
@@ -60,12 +68,23 @@ impl WorkerSlot {
         true
     }
 
-    /// Waits for a slot after [`WorkerSlot::leave`].
+    /// Waits for a slot after [`WorkerSlot::leave`], and until the call's worker has seen whether the call was
+    /// cancelled meanwhile.
     pub(crate) async fn take_again(&self) {
         if self.is_away() {
             let permit = Arc::clone(&self.0.all.running).acquire_owned().await.ok();
             self.set(Held { is_away: false, _permit: permit });
+            let (seen, is_seen) = oneshot::channel();
+            if self.0.returns.0.send(seen).await.is_ok() {
+                // An error: the worker ends.
+                let _ = tokio::time::timeout(RETURN_PATIENCE, is_seen).await;
+            }
         }
+    }
+
+    /// Waits until the call returns to a slot. It goes on once the returned value is dropped.
+    pub(crate) async fn returned(&self) -> Option<oneshot::Sender<()>> {
+        self.0.returns.1.recv().await.ok()
     }
 
     pub(crate) fn is_away(&self) -> bool {

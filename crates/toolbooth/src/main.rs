@@ -106,7 +106,7 @@ fn main() -> ExitCode {
         return hook::answer(hook.limit());
     }
     start_tracing(matches!(cli.command, Command::Serve { .. }));
-    // A gateway does its work whoever reads what it prints.
+    // A gateway does its work, whether what it prints is read or not.
     let is_read = !matches!(cli.command, Command::Serve { .. } | Command::Worker { .. });
     let runtime = threads().and_then(|threads| {
         tokio::runtime::Builder::new_multi_thread()

@@ -21,9 +21,19 @@ pub(super) enum RpcResult {
 pub(super) struct FitResult {
     json: JsonText,
     pub(super) payload: Payload,
-    pub(super) is_error: bool,
+    /// `None`: `isError` is no boolean.
+    pub(super) is_error: Option<bool>,
     /// Whether it is the last result of its request.
     pub(super) is_complete: bool,
+}
+
+/// Reads a boolean; `null` is as if it were absent.
+fn flag(json: &str) -> Option<bool> {
+    match json {
+        "true" => Some(true),
+        "false" | "null" => Some(false),
+        _ => None,
+    }
 }
 
 impl RpcResult {
@@ -33,7 +43,8 @@ impl RpcResult {
     /// The fault for which the gate rejects it.
     pub(super) fn read(reader: &mut Reader<'_>) -> Result<Self, JsonFault> {
         let parts = |reader: &mut Reader<'_>| {
-            let (mut payload, mut is_error, mut is_complete) = (Payload::default(), false, true);
+            let (mut payload, mut is_error, mut is_complete) =
+                (Payload::default(), Some(false), true);
             if reader.kind() != Kind::Object {
                 reader.skip()?;
                 return Ok((payload, is_error, is_complete));
@@ -51,7 +62,7 @@ impl RpcResult {
                             Some(reader.json()?).filter(|data| !data.is_null());
                     }
                     "_meta" if kind == Kind::Object => payload.meta = Some(reader.json()?),
-                    "isError" => is_error = reader.json()?.as_str() == "true",
+                    "isError" => is_error = flag(reader.json()?.as_str()),
                     "resultType" => {
                         is_complete = reader.json()?.as_text().as_deref() == Some("complete");
                     }

@@ -46,7 +46,8 @@ fn output(result: RpcResult) -> Result<ToolOutput, Fault> {
         let members = own.iter().map(|(name, member)| (name.as_ref(), member.clone()));
         (!own.is_empty()).then(|| JsonText::object(members))
     });
-    Ok(ToolOutput { is_error, ..ToolOutput::new(payload) })
+    let fault = is_error.is_none().then(|| "`isError` is not a boolean".to_owned());
+    Ok(ToolOutput { is_error: is_error == Some(true), fault, ..ToolOutput::new(payload) })
 }
 
 /// Returns the result of a request that is not a call, without the members that can ask for input.
@@ -136,6 +137,19 @@ mod tests {
 
     fn forged() -> Value {
         json!({ "a": 1, "toolbooth/errorCode": "x", "io.modelcontextprotocol/related-task": 2 })
+    }
+
+    #[test]
+    fn a_result_is_an_error_or_not() {
+        let told = |is_error: Value| {
+            let told = output(&json!({ "content": [], "isError": is_error }));
+            (told.is_error, told.fault.is_some())
+        };
+        assert_eq!((told(json!(true)), told(json!(false))), ((true, false), (false, false)));
+        assert_eq!(told(Value::Null), (false, false));
+        for other in [json!("yes"), json!(1), json!([true])] {
+            assert_eq!(told(other), (false, true));
+        }
     }
 
     #[test]

@@ -48,10 +48,12 @@ pub(super) async fn check(offline: OfflineGateway, format: Format) -> Result<boo
                     "column": finding.location.column,
                     "message": finding.message,
                 });
-                for (name, value) in [("tool", &finding.tool), ("hint", &finding.hint)] {
-                    if let Some(value) = value {
-                        row[name] = json!(value);
-                    }
+                let optional = [("tool", &finding.tool), ("hint", &finding.hint)];
+                if let Some(members) = row.as_object_mut() {
+                    let there = optional.into_iter().filter_map(|(name, value)| {
+                        Some((name.to_owned(), json!(value.as_ref()?)))
+                    });
+                    members.extend(there);
                 }
                 row
             })

@@ -180,6 +180,12 @@ async fn reload_lock(runtime: &Runtime) {
     runtime.record_discovered().await;
 }
 
+/// Whether there are tools of the registry file.
+fn has_registry_file(runtime: &Runtime) -> bool {
+    let world = runtime.offline.worlds.now();
+    world.registry().iter().any(|tool| *tool.source() == Source::File)
+}
+
 async fn reload_registry(runtime: &Runtime) {
     let loaded = &runtime.offline.loaded;
     let guard = runtime.offline.catalogue.guard();
@@ -195,6 +201,10 @@ async fn reload_registry(runtime: &Runtime) {
             },
             Err(error) => return rejected(error.to_string()).await,
         },
+        // Without its contracts, tools of servers and commands would be callable with less checked.
+        Ok(None) if has_registry_file(runtime) => {
+            return rejected("it is missing; its tools stay until the next start".to_owned()).await;
+        }
         Ok(None) => Vec::new(),
         Err(failure) => return rejected(failure.message).await,
     };
