@@ -220,6 +220,10 @@ async fn a_server_that_dies_costs_what_was_in_flight() {
     scripted.call("echo", json!({})).await.unwrap();
     // The era of the server is known by now.
     assert_eq!((scripted.sent("server/discover").len(), scripted.sent("initialize").len()), (1, 2));
+    // A server that closes its output is lost too, although it lives on.
+    let error = soon("its end", scripted.call("mute", json!({}))).await.unwrap_err();
+    assert_eq!((error.code, error.effect), (ErrorCode::AdapterFailed, Effect::Unknown));
+    scripted.call("echo", json!({})).await.unwrap();
     // After every crash, the next call succeeds.
     for _ in 0..2 {
         assert_eq!(scripted.call("die", json!({})).await.unwrap_err().effect, Effect::Unknown);

@@ -5,6 +5,7 @@
 //!
 //! Path: 7. Doc: execution.md#how-it-is-enforced
 
+use std::fs::File;
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
@@ -93,6 +94,8 @@ fn prepare_and_run(
 ) -> Result<(), Failure> {
     // When the launcher is killed, this process is killed too, and with it the whole namespace.
     at("tying to the launcher", set_parent_process_death_signal(Some(Signal::KILL)))?;
+    // Before the root changes.
+    let null = open_null();
     let mut go = [0u8];
     at("waiting for the launcher", gate.read_exact(&mut go))?;
     let Some(sandbox_spec) = &start.run.sandbox_spec else { return Ok(()) };
@@ -125,10 +128,26 @@ fn prepare_and_run(
     let signals = at("blocking signals", Waited::block())?;
     let program = start_program(start.run, &env, &start.stdin, Some(signals), start.scratch, told)?;
     drop(start.stdin);
+    release_streams(null);
     if let Some(program) = program {
         reap(signals, program, told);
     }
     Ok(())
+}
+
+/// Opens the file that [`release_streams`] puts in place of the streams.
+pub(crate) fn open_null() -> Option<File> {
+    File::options().write(true).open("/dev/null").ok()
+}
+
+/// Gives up the program's output streams. Where this process held them too, they would stay open when the program
+/// closes them, and a server that has closed its output would never be found lost.
+pub(crate) fn release_streams(null: Option<File>) {
+    if let Some(null) = null {
+        // An error leaves them open.
+        let _ = rustix::stdio::dup2_stdout(&null);
+        let _ = rustix::stdio::dup2_stderr(&null);
+    }
 }
 
 /// Starts the program in a new process. `None` if it could not be started; [`InitEvent::Unstarted`] is

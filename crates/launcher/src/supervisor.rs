@@ -130,6 +130,7 @@ fn carry_out(run: &Run, stdin: OwnedFd, control: &OwnedFd) -> Result<Report, Fai
     let folder = scratch.as_ref().map(|scratch| scratch.0.as_path());
     if let (true, Some(sandbox_spec)) = (separate, run.sandbox_spec.as_ref()) {
         let (child, cgroup) = start_first(run, sandbox_spec, stdin, folder, control, tell)?;
+        init::release_streams(init::open_null());
         return Ok(watch(run, child, Child::First, told, cgroup.as_ref(), control));
     }
     let mut cgroup = match enclosed {
@@ -143,6 +144,7 @@ fn carry_out(run: &Run, stdin: OwnedFd, control: &OwnedFd) -> Result<Report, Fai
     let mut tell = tell;
     let started = init::start_program(run, &run.env, &stdin, None, folder, &mut tell)?;
     drop((stdin, tell));
+    init::release_streams(init::open_null());
     match started {
         Some(program) => Ok(watch(run, program, Child::Program, told, cgroup.as_ref(), control)),
         None => Ok(last_event(told).unwrap_or_else(no_event)),

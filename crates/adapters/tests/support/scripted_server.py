@@ -10,6 +10,7 @@ reads nothing before it was asked twice. PAGES is `loop` or `empty`: how its cur
 import json
 import os
 import sys
+import threading
 
 log = open(sys.argv[1], "a", buffering=1)
 era = sys.argv[2]
@@ -62,6 +63,9 @@ def call(id, params, line):
         progress(token, 1)
     elif name == "die":
         os._exit(3)
+    elif name == "mute":
+        os.close(1)
+        threading.Event().wait()
     elif name == "big":
         raw(b'{"result":{"content":[{"type":"text","text":"' + b"x" * args["bytes"]
             + b'"}]},"id":' + str(id).encode() + b"}")
