@@ -13,7 +13,8 @@ use serde_json::{Map, Value, json};
 use toolbooth_contracts::plan::{Plan, PlanReport, PlanStep, StepReport, StepStatus};
 use toolbooth_contracts::result::CallError;
 use toolbooth_contracts::{
-    Arguments, CallContext, Caller, Conversation, ErrorCode, Status, ToolCall, ToolName, ToolResult,
+    Arguments, CallContext, Caller, Conversation, Effect, ErrorCode, Status, ToolCall, ToolName,
+    ToolResult,
 };
 
 use crate::error::{InvalidPlan, ReferenceError};
@@ -150,7 +151,15 @@ async fn run(
             continue;
         }
         match running.next().await {
-            Some((at, report, result)) => {
+            Some((at, mut report, result)) => {
+                // It began as the plan was stopped, and was refused.
+                let is_refused = report.code == Some(ErrorCode::Overloaded)
+                    && report.effect == Some(Effect::NotStarted);
+                if let (true, true, Some(step)) =
+                    (is_refused, conversation.is_cancelled(), steps.get(at))
+                {
+                    report = StepReport { call_id: report.call_id, ..stopped_step(&step.step) };
+                }
                 done.insert(at, (report, result));
             }
             None => break,

@@ -69,17 +69,20 @@ impl WorkerSlot {
     }
 
     /// Waits for a slot after [`WorkerSlot::leave`], and until the call's worker has seen whether the call was
-    /// cancelled meanwhile.
-    pub(crate) async fn take_again(&self) {
-        if self.is_away() {
-            let permit = Arc::clone(&self.0.all.running).acquire_owned().await.ok();
-            self.set(Held { is_away: false, _permit: permit });
-            let (seen, is_seen) = oneshot::channel();
-            if self.0.returns.0.send(seen).await.is_ok() {
-                // An error: the worker ends.
-                let _ = tokio::time::timeout(RETURN_PATIENCE, is_seen).await;
-            }
+    /// cancelled meanwhile; `false` if it has not seen that in time.
+    pub(crate) async fn take_again(&self) -> bool {
+        if !self.is_away() {
+            return true;
         }
+        let permit = Arc::clone(&self.0.all.running).acquire_owned().await.ok();
+        self.set(Held { is_away: false, _permit: permit });
+        let (seen, is_seen) = oneshot::channel();
+        let asking = async {
+            let _ = self.0.returns.0.send(seen).await;
+            // The worker drops its end once it has seen it.
+            let _ = is_seen.await;
+        };
+        tokio::time::timeout(RETURN_PATIENCE, asking).await.is_ok()
     }
 
     /// Waits until the call returns to a slot. It goes on once the returned value is dropped.
@@ -114,9 +117,11 @@ mod tests {
         assert!(second.leave());
         let last = slots.take().await;
         assert!(!last.leave() && free() == (0, 0), "it keeps its place");
-        last.take_again().await;
+        assert!(last.take_again().await);
         drop(last);
-        first.take_again().await;
+        let seeing = async { drop(first.returned().await) };
+        let (is_seen, ()) = tokio::join!(first.take_again(), seeing);
+        assert!(is_seen);
         assert_eq!(free(), (0, 1));
         drop((first, second));
         assert_eq!(free(), (1, 2));

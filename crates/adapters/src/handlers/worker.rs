@@ -29,7 +29,7 @@ const REPLY_BYTES_MAX: usize = 1 << 20;
 /// Time for an interpreter to load a file.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time for a worker to end after it closed its output, so that its exit status is known.
-const SETTLE_TIMEOUT: Duration = Duration::from_secs(2);
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(6);
 
 /// Time for the end mark of a call's output to arrive after its reply.
 const MARK_TIMEOUT: Duration = Duration::from_secs(1);

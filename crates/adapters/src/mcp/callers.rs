@@ -58,6 +58,14 @@ struct Links {
 }
 
 impl Links {
+    /// Keeps the subscriptions of a caller without a link. There are at most as many of these as callers with
+    /// subscriptions.
+    fn suspend(&mut self, caller: &Caller, subscribed: BTreeSet<String>) {
+        if !subscribed.is_empty() {
+            self.suspended.entry(caller.clone()).or_default().extend(subscribed);
+        }
+    }
+
     /// Takes the link of a caller out of use; requests in flight get their answers. Returns the resources that it was
     /// subscribed to.
     fn replace(&mut self, caller: &Caller) -> BTreeSet<String> {
@@ -92,9 +100,7 @@ impl CallerLinks {
         let Some(credentials) = credentials else {
             // Its subscriptions begin again with its next credentials.
             let subscribed = links.replace(caller);
-            if !subscribed.is_empty() && links.suspended.len() < CALLERS_MAX {
-                links.suspended.insert(caller.clone(), subscribed);
-            }
+            links.suspend(caller, subscribed);
             let server = &self.settings.server;
             return Err(ExecutionError::not_configured(format!(
                 "you have no credentials for this tool's server: `[callers.NAME.secrets.{server}]` is missing"
@@ -107,7 +113,6 @@ impl CallerLinks {
         }
         // The caller has other credentials than before: it never uses a connection with the earlier ones again.
         let mut subscribed = links.replace(caller);
-        subscribed.extend(links.suspended.remove(caller).unwrap_or_default());
         let mut put_away = None;
         if links.current.len() >= CALLERS_MAX {
             // A link with subscriptions is in use even while it receives no requests.
@@ -115,14 +120,16 @@ impl CallerLinks {
                 Arc::strong_count(link) == 1 && !link.is_subscribed()
             });
             let longest = idle.min_by_key(|(_, own)| own.used).map(|(caller, _)| caller.clone());
-            let longest = longest.ok_or_else(|| {
-                ExecutionError::adapter(
+            let Some(longest) = longest else {
+                links.suspend(caller, subscribed);
+                return Err(ExecutionError::adapter(
                     Effect::NotStarted,
                     format!("{CALLERS_MAX} callers use the server at this moment"),
-                )
-            })?;
+                ));
+            };
             put_away = links.current.remove(&longest);
         }
+        subscribed.extend(links.suspended.remove(caller).unwrap_or_default());
         let link = template.of_caller(caller.name(), credentials.clone()).subscribed_to(subscribed);
         let own = CallerLink { used: Instant::now(), credentials, link: Arc::clone(&link) };
         links.current.insert(caller.clone(), own);

@@ -36,7 +36,7 @@ const READ_BYTES: usize = 64 << 10;
 /// Time for a server to end after its input is closed, and again after it is asked to end.
 const END_GRACE: Duration = Duration::from_secs(2);
 /// Time for a child to end after its output has ended, so that its exit status is known.
-const SETTLE_TIMEOUT: Duration = Duration::from_secs(2);
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(6);
 /// Time for each further line after a child has ended, and maximum number of such lines. A
 /// grandchild may hold the pipe open.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(200);

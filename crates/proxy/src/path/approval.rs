@@ -118,8 +118,10 @@ async fn slot_again(
     state: &ProxyState,
     worker: Option<&WorkerSlot>,
 ) -> Result<OwnedSemaphorePermit, ErrorCode> {
-    if let Some(worker) = worker {
-        worker.take_again().await;
+    if let Some(worker) = worker
+        && !worker.take_again().await
+    {
+        return Err(ErrorCode::Overloaded);
     }
     let slot = Arc::clone(&state.slots).acquire_owned().await;
     slot.map_err(|_| ErrorCode::ApprovalRequired)

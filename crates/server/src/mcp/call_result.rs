@@ -74,12 +74,59 @@ pub(super) fn on_the_wire(result: ToolResult, is_modern: bool) -> CallResult {
         tell("warnings", json!(result.warnings));
     }
     // Before the revision 2026-07-28, structured content must be an object.
-    let shown = |data: &JsonText| is_modern || data.is_object();
+    let (structured_content, left_out) = match result.structured_content {
+        Some(data) if is_modern || data.is_object() => (Some(data), None),
+        other => (None, other),
+    };
+    let mut content = result.content;
+    if let (true, Some(data)) = (content.is_empty(), left_out) {
+        // Otherwise the agent would get nothing.
+        content.push(ContentBlock::text(data.as_str()));
+    }
     CallResult {
-        content: result.content,
-        structured_content: result.structured_content.filter(shown),
+        content,
+        structured_content,
         is_error: result.is_error,
         meta: Meta { tool: result.meta, own },
         result_type: is_modern.then_some("complete"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use toolbooth_contracts::{CallId, Effect, Status};
+
+    use super::*;
+
+    #[test]
+    fn data_that_an_era_does_not_know_is_text_where_nothing_else_is_left() {
+        let shown = |content: &[ContentBlock], data: Value, is_modern: bool| {
+            let result = ToolResult {
+                tool_id: "a.b".to_owned(),
+                call_id: String::from(CallId::try_from("c".to_owned()).unwrap()),
+                status: Status::Succeeded,
+                is_error: false,
+                effect: Effect::Completed,
+                content: content.to_vec(),
+                structured_content: Some(JsonText::of(&data).unwrap()),
+                meta: None,
+                error: None,
+                replayed: false,
+                warnings: Vec::new(),
+                receipt_id: None,
+                retry_after_ms: None,
+                duration_ms: 0.0,
+                execute_ms: None,
+            };
+            let shown = serde_json::to_value(on_the_wire(result, is_modern)).unwrap();
+            (shown["content"].clone(), shown["structuredContent"].clone())
+        };
+        let list = json!([1, 2]);
+        let text = |text: &str| json!([{ "type": "text", "text": text }]);
+        assert_eq!(shown(&[], list.clone(), true), (json!([]), list.clone()));
+        assert_eq!(shown(&[], list.clone(), false), (text("[1,2]"), Value::Null));
+        let own = [ContentBlock::text("own")];
+        assert_eq!(shown(&own, list, false), (text("own"), Value::Null));
+        assert_eq!(shown(&[], json!({}), false), (json!([]), json!({})));
     }
 }

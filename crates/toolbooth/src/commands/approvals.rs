@@ -86,16 +86,19 @@ async fn listed(
     mut filter: ApprovalFilter,
     wanted: impl Fn(&Approval) -> bool,
 ) -> Result<(Page<Approval>, Option<String>), Failure> {
-    let (mut all, limit) = (Page::default(), filter.limit);
+    let mut all = Page::default();
     loop {
-        filter.limit = limit - all.found.len();
         let page = operations.approvals(filter.clone()).await.map_err(unreadable)?;
         let last = page.found.last().map(|approval| approval.approval_id.clone());
-        all.damaged.extend(page.damaged);
-        all.found.extend(page.found.into_iter().filter(|approval| wanted(approval)));
+        all.add_damaged(page.damaged);
+        let mut found = page.found.into_iter().filter(|approval| wanted(approval));
+        all.found.extend(found.by_ref().take(filter.limit - all.found.len()));
+        if found.next().is_some() {
+            let next = all.found.last().map(|approval| approval.approval_id.clone());
+            return Ok((all, next));
+        }
         let next = last.filter(|_| page.more);
-        if next.is_none() || all.found.len() >= limit {
-            all.more = page.more;
+        if next.is_none() || all.found.len() >= filter.limit {
             return Ok((all, next));
         }
         filter.before = next;

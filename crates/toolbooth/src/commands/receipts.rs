@@ -75,9 +75,8 @@ pub(super) async fn receipts(loaded: Trusted, command: Receipts) -> Result<bool,
             let runtime = Runtime::build(OfflineGateway::build(loaded).await?).await?;
             let operations = crate::records::operations(std::sync::Arc::clone(&runtime.reads))?;
             let succeeded = outcome == ResolvedAs::Succeeded;
-            // As for `show`, also by the id of its call.
-            let id = match find(&operations, &id).await {
-                Ok(found) => found.map_or(id, |receipt| receipt.receipt_id),
+            let id = match of_one_call(&operations, &id).await {
+                Ok(found) => found.unwrap_or(id),
                 Err(failure) => {
                     runtime.shut_down().await?;
                     return Err(failure);
@@ -177,6 +176,12 @@ async fn of_call(
     let filter = ReceiptFilter { call, limit: SHOWN_MAX, ..ReceiptFilter::default() };
     let receipts = operations.receipts(filter).await.map_err(unreadable)?;
     Ok(receipts.found.into_iter().map(|receipt| receipt.receipt_id))
+}
+
+/// Returns the id of the only receipt of a call. An outcome is not written by a part of an id.
+async fn of_one_call(operations: &Operations, call: &str) -> Result<Option<String>, Failure> {
+    let mut receipts = of_call(operations, call).await?;
+    Ok(receipts.next().filter(|_| receipts.next().is_none()))
 }
 
 /// Returns the receipt with this id, with this call's id, or with an id that begins with this prefix.
