@@ -3,24 +3,24 @@
 //! Path: 2. Doc: call-path.md#plans
 
 mod references;
+mod step_reports;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::time::Duration;
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use serde_json::value::RawValue;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 use toolbooth_contracts::plan::{Plan, PlanReport, PlanStep, StepReport, StepStatus};
 use toolbooth_contracts::result::CallError;
 use toolbooth_contracts::{
-    Arguments, CallContext, Caller, Conversation, Effect, ErrorCode, Status, ToolCall, ToolName,
-    ToolResult,
+    Arguments, CallContext, Caller, Conversation, Effect, ErrorCode, ToolCall, ToolName, ToolResult,
 };
 
 use crate::error::{InvalidPlan, ReferenceError};
-use crate::path::{CallOptions, DedupKey, RESULT_NOT_KEPT};
+use crate::path::{CallOptions, DedupKey};
 use crate::proxy::ToolProxy;
 use references::{references, resolved};
+use step_reports::{blank, report, skipped_step, stopped_step};
 
 /// Steps of one plan that run at once.
 const PARALLEL_MAX: usize = 16;
@@ -227,74 +227,6 @@ async fn call_step(
     let (conversation, _cancel) = Conversation::detached();
     let options = CallOptions { dedup_key: Some(key), arguments, ..CallOptions::default() };
     Ok(proxy.run(call, conversation, options).await.result)
-}
-
-fn report(step: &PlanStep, result: ToolResult, elapsed: Duration) -> (StepReport, Option<Value>) {
-    let status = match result.status {
-        Status::Succeeded => StepStatus::Succeeded,
-        Status::Failed => StepStatus::Failed,
-        Status::NotConfigured => StepStatus::NotConfigured,
-        Status::Denied => StepStatus::Denied,
-    };
-    let mut value = Map::new();
-    value.insert("content".to_owned(), serde_json::to_value(&result.content).unwrap_or_default());
-    if let Some(structured) = &result.structured_content {
-        value.insert("structuredContent".to_owned(), structured.tree());
-    }
-    // A replay whose result was not stored does not show the result of the step.
-    let is_kept = !result.warnings.iter().any(|warning| warning == RESULT_NOT_KEPT);
-    let value = is_kept.then_some(Value::Object(value));
-    let code = result.error.as_ref().map(|error| error.code);
-    // Of a failure, only the tool's own answer says more than the error.
-    let shown = value.filter(|_| code.is_none_or(|code| code == ErrorCode::ToolError));
-    let value = shown.clone().filter(|_| status == StepStatus::Succeeded);
-    let report = StepReport {
-        result: shown,
-        effect: Some(result.effect),
-        retry_after_ms: result.retry_after_ms,
-        call_id: Some(result.call_id),
-        receipt_id: result.receipt_id,
-        replayed: result.replayed,
-        warnings: result.warnings,
-        ..blank(step, status, result.error, elapsed)
-    };
-    (report, value)
-}
-
-fn blank(
-    step: &PlanStep,
-    status: StepStatus,
-    error: Option<CallError>,
-    elapsed: Duration,
-) -> StepReport {
-    StepReport {
-        id: step.id.clone(),
-        tool: step.tool.clone(),
-        status,
-        success: status == StepStatus::Succeeded,
-        result: None,
-        code: error.as_ref().map(|error| error.code),
-        error,
-        effect: None,
-        retry_after_ms: None,
-        call_id: None,
-        receipt_id: None,
-        replayed: false,
-        warnings: Vec::new(),
-        elapsed: elapsed.as_secs_f64(),
-    }
-}
-
-fn skipped_step(step: &PlanStep, need: &str) -> StepReport {
-    let report = blank(step, StepStatus::Skipped, None, Duration::ZERO);
-    StepReport { result: Some(json!({ "skippedBecauseOf": need })), ..report }
-}
-
-fn stopped_step(step: &PlanStep) -> StepReport {
-    let code = ErrorCode::Cancelled;
-    let message = "the plan was stopped before this step began".to_owned();
-    let error = CallError { code, message, details: Map::new() };
-    blank(step, StepStatus::Skipped, Some(error), Duration::ZERO)
 }
 
 /// Checks a plan before anything runs.
